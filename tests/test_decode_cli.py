@@ -33,6 +33,7 @@ from nartk.protocols.guarantee import IDENTICAL, Guarantee, Promise
 from nartk.protocols.hypothesis import Hypothesis, Result
 from nartk.protocols.outputs import Text
 from nartk.registry import strategies
+from nartk.serving.line_runs import LineRun
 
 COMMAND = [sys.executable, "-c", "import sys; from nartk.cli.decode import main; sys.exit(main())"]
 LINES = ("she go to school yesterday .", "", "the big cat sees it .", "he go home !")
@@ -200,18 +201,22 @@ def test_samples_depend_on_a_lines_place_alone(
 
 
 def test_results_are_written_as_soon_as_their_turn_comes(
-    model: str, source: str, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+    model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    seen, asked = [], []
+    order = iter([3, 0, 2, 1])
 
-    def stream(self: object, lines: Sequence[str], *args: object, **options: object) -> object:
-        for index in (3, 0, 2, 1):
-            yield index, Result(index, (Hypothesis(tokens=(), output=Text(f"line {index}")),))
-            seen.append(capsysbinary.readouterr().out)
+    def step(self: object) -> object:
+        seen.append(capsysbinary.readouterr().out)
+        index = next(order)
+        return [(asked[index], Result(index, (Hypothesis(tokens=(), output=Text(f"line {index}")),)))]
 
-    monkeypatch.setattr(nartk.serving.model.Model, "stream", stream)
-    assert main([model, source, "--quiet"]) == 0
-    assert seen == [b"", b"line 0\n", b"", b"line 1\nline 2\nline 3\n"]
+    monkeypatch.setattr(LineRun, "admit", lambda self, request: asked.append(request))
+    monkeypatch.setattr(LineRun, "step", step)
+    (tmp_path / "four").write_text("a\nb\nc\nd\n")
+    assert main([model, str(tmp_path / "four"), "--quiet"]) == 0
+    seen.append(capsysbinary.readouterr().out)
+    assert seen == [b"", b"", b"line 0\n", b"", b"line 1\nline 2\nline 3\n"]
 
 
 def test_model_is_the_shipped_one_by_default(
@@ -360,7 +365,7 @@ def test_output_file_is_whole_or_untouched(
     path = tmp_path / "out.txt"
     path.write_text("before")
     path.chmod(0o644)
-    monkeypatch.setattr(nartk.serving.model.Model, "stream", interrupt)
+    monkeypatch.setattr(LineRun, "step", interrupt)
     assert main([model, source, "--output", str(path)]) == 130
     assert path.read_text() == "before"
     monkeypatch.undo()

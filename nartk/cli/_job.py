@@ -10,18 +10,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Any
 
-from nartk.cli._input import batching
 from nartk.errors import NartkError, UsageError, number_of
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
+from nartk.protocols.runs import Batching, run_in_order
 from nartk.registry import reads_drafts
 from nartk.serving.subtitles import FORMATS, cues, render
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
+    from nartk.decoders.strategy import Decoding
+    from nartk.serving.line_runs import LineRequest
     from nartk.serving.model import Model
 
 _IN_COLUMNS = str.maketrans("\n\t", "  ")
@@ -42,7 +44,7 @@ class Job:
         self,
         args: argparse.Namespace,
         model: Model,
-        strategy: Any,
+        strategy: Decoding,
         write: Callable[[str], None],
         write_trace: Callable[[str], None] | None,
     ) -> None:
@@ -54,6 +56,8 @@ class Job:
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
         self.warmed = 0.0  # seconds of sound
+        self._read: deque[Record] = deque()  # whose outcome is not written yet
+        self._waited = 0.0  # seconds, for records
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
 
@@ -91,35 +95,49 @@ class Job:
         """Decodes all records; tells `done` how many sentences are written."""
         if self.args.output_format in FORMATS:
             records = self._one_recording(records)
+        from nartk.serving.line_runs import LineRun
+        from nartk.serving.outcomes import summarize
+
         size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
-        while window := list(islice(records, size)):
-            self._decode_window(window, done)
-
-    def _decode_window(self, window: Sequence[Record], done: Callable[[int], None]) -> None:
-        from nartk.serving.outcomes import in_order, summarize
-
-        start = time.perf_counter()
+        run = LineRun(self.model, self.strategy, Batching(self.args.batch_size, self.args.max_tokens))
         finished: list[Result] = []
-        given = [record.drafts for record in window]
-        # A record with an error has no text and takes a place: what a line gives, sampled or not, does not
-        # depend on whether those before it can be read.
-        outcomes = self.model.stream(
-            [record.text for record in window],
-            self.strategy,
-            prefixes=None if self.scores else [record.prefix for record in window],
-            drafts=given if self.reads_drafts else None,
-            targets=given if self.scores else None,
-            **batching(self.args),
-            trace=self.write_trace is not None,
-            first=self.lines,
-        )
-        for record, found in zip(window, in_order(outcomes), strict=True):
+        start = time.perf_counter()
+        for _, found in run_in_order(run, self._requests(records), ahead=size):
+            record = self._read.popleft()
             outcome = found if record.error is None else record.error
-            if not isinstance(outcome, NartkError):
+            if isinstance(outcome, Result):
                 finished.append(outcome)
             self._write(record, outcome)
             done(self.lines)
-        self.windows.append(summarize(finished, time.perf_counter() - start))
+            if len(finished) == WINDOW:
+                self.windows.append(summarize(finished, 0.0))
+                finished.clear()
+        self.windows.append(summarize(finished, time.perf_counter() - start - self._waited))
+
+    def _requests(self, records: Iterator[Record]) -> Iterator[LineRequest]:
+        """Requests of records, which are read as places become free; time to read one is not counted."""
+        from nartk.serving.line_runs import line_requests
+
+        for index in count():
+            asked = time.perf_counter()
+            record = next(records, None)
+            self._waited += time.perf_counter() - asked
+            if record is None:
+                return
+            self._read.append(record)
+            # A record with an error has no text and takes a place: what a line gives, sampled or not, does
+            # not depend on whether those before it can be read.
+            yield from line_requests(
+                self.model,
+                [record.text],
+                self.strategy,
+                prefixes=None if self.scores else [record.prefix],
+                drafts=[record.drafts] if self.reads_drafts else None,
+                targets=[record.drafts] if self.scores else None,
+                truncate=self.args.truncate,
+                trace=self.write_trace is not None,
+                first=index,
+            )
 
     def _write(self, record: Record, outcome: Result | NartkError) -> None:
         self.lines += 1
