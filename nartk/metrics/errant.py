@@ -288,7 +288,7 @@ def errant_score(
         signature=signature("errant", f"beta:{beta:g}", f"level:{level}", annotation),
         sentences=len(rows),
         resample=f_of_resamples(counts, beta),
-        each=lambda: f_measure(*counts.T, beta=beta)[2],
+        each=lambda: f_measure(tp, tp + fp, tp + fn, beta)[2],
     )
 
 

@@ -116,7 +116,12 @@ def f_measure(
 
 def f_of_resamples(counts: np.ndarray, beta: float) -> Callable[[np.ndarray], np.ndarray]:
     """The `resample` of a score that is F of summed counts [N, 3]: correct, proposed and gold edits."""
-    return lambda weights: f_measure(*(weights @ counts).T, beta=beta)[2]
+
+    def resample(weights: np.ndarray) -> np.ndarray:
+        correct, proposed, gold = (weights @ counts).T
+        return f_measure(correct, proposed, gold, beta)[2]
+
+    return resample
 
 
 def check_corpora(metric: str, references: References, **others: Sequence[str]) -> None:
