@@ -104,11 +104,7 @@ def make_batches(
 
 
 def _cut(
-    sources: Sequence[int],
-    targets: Sequence[int],
-    limits: tuple[int, int, int],
-    spread: float,
-    filled: float,
+    sources: Sequence[int], targets: Sequence[int], limits: tuple[int, int, int], spread: float, filled: float
 ) -> list[list[int]]:
     """Batches of sources, and of targets once a batch is so much filled, that differ by at most `spread`."""
     batches: list[list[int]] = []

@@ -62,12 +62,7 @@ class Sound:
         self.samples: int | None = file.frames
 
     def blocks(
-        self,
-        rate: int,
-        *,
-        strict: bool = False,
-        tell: Notice | None = None,
-        seconds: float = BLOCK_SECONDS,
+        self, rate: int, *, strict: bool = False, tell: Notice | None = None, seconds: float = BLOCK_SECONDS
     ) -> Iterator[FloatArray]:
         """The samples [n] of the file at a rate, mono, so many seconds at a time; none is empty.
 
@@ -371,11 +366,7 @@ def _opened(source: str | Path | bytes | IO[bytes] | Piped) -> tuple[str, Abstra
 
 
 def read_sound(
-    source: Source,
-    *,
-    rate: int = 16000,
-    strict: bool = False,
-    tell: Notice | None = None,
+    source: Source, *, rate: int = 16000, strict: bool = False, tell: Notice | None = None
 ) -> FloatArray:
     """The samples [N] of a sound file at a rate, mono. Raises as `open_sound` and `Sound.blocks`."""
     with open_sound(source) as sound:

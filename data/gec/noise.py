@@ -282,11 +282,7 @@ def _punctuation(draft: _NoisedSentence, i: int) -> bool:
     return draft.put(i, "")
 
 
-_OTHER_ARTICLES = {
-    "a": ("the", "an", "the", "one"),
-    "an": ("a", "the", "a"),
-    "the": ("a", "a", "this", "an"),
-}
+_OTHER_ARTICLES = {"a": ("the", "an", "the", "one"), "an": ("a", "the", "a"), "the": ("a", "a", "this", "an")}
 
 
 def _article(draft: _NoisedSentence, i: int) -> bool:

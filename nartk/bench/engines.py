@@ -71,11 +71,7 @@ class NartkEngine:
         whole = time.perf_counter() - start
         if not stats.verify_seconds:
             return None
-        spent = {
-            "encode": stats.encode_seconds,
-            "draft": stats.draft_seconds,
-            "verify": stats.verify_seconds,
-        }
+        spent = {"encode": stats.encode_seconds, "draft": stats.draft_seconds, "verify": stats.verify_seconds}
         return {**spent, "loop": whole - sum(spent.values())}
 
     def ties(

@@ -243,10 +243,7 @@ class FairseqPeer(Peer):
             raise UsageError(f"fairseq runs in fp32 here, not in {self.dtype}")
         checkpoint = self.checkpoint
         self.generator = to_generator(
-            load_network(checkpoint),
-            checkpoint.source_vocab,
-            checkpoint.target_vocab,
-            beam_size=self.beam,
+            load_network(checkpoint), checkpoint.source_vocab, checkpoint.target_vocab, beam_size=self.beam
         ).to(self.device)
 
     def generate(self, batches: Sequence[_PeerBatch]) -> Iterator[list[list[int]]]:

@@ -96,11 +96,7 @@ def summary(trace: Sequence[Traced]) -> str:
 
 
 def page(
-    trace: Sequence[Traced],
-    *,
-    name: str,
-    damaged: int = 0,
-    speech: Mapping[int, JsonObject] | None = None,
+    trace: Sequence[Traced], *, name: str, damaged: int = 0, speech: Mapping[int, JsonObject] | None = None
 ) -> str:
     """The page.
 

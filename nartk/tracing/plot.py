@@ -44,9 +44,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     axes.set_xlabel("tokens that a pass settled")
     axes.set_ylabel("passes")
     axes.set_title(
-        f"{counts(total)}, {accepted} drafted tokens accepted a pass",
-        loc="left",
-        fontsize="medium",
+        f"{counts(total)}, {accepted} drafted tokens accepted a pass", loc="left", fontsize="medium"
     )
     save_figure(figure, path, form)
 

@@ -235,12 +235,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     if args.data is None:
         small(
-            args.corpus,
-            output,
-            count=args.copies,
-            anew=args.varied,
-            without=args.without,
-            quick=args.quick,
+            args.corpus, output, count=args.copies, anew=args.varied, without=args.without, quick=args.quick
         )
     else:
         full_size(args.corpus, args.data.resolve(), output)

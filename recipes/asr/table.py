@@ -22,13 +22,7 @@ from tables import Dots, number, plot, read_json, score, signatures, write
 
 TITLES = {system.name: system.title for system in SYSTEMS}
 BASE = ("ar", "beam:beam_size=5")  # whose decoder the others' are compared with
-COLUMNS = (
-    "system",
-    "strategy",
-    "WER",
-    "CER",
-    *("RTF", "decoder ms", "x beam's decoder") * 2,
-)
+COLUMNS = ("system", "strategy", "WER", "CER", *("RTF", "decoder ms", "x beam's decoder") * 2)
 LEGEND = """WER, CER: percent, with the 95 % interval of a bootstrap. Speed: first of one sound at a time,
 {single} sounds, then in batches of 32, {many} sounds. RTF: real-time factor, seconds from sound files to text
 for a second of sound. decoder: a sound's, without reading, features and encoder, with a drafter's own one.
