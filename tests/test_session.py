@@ -8,22 +8,28 @@ import threading
 import time
 import wave
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import tiny, whisper_models
+from support import memory, tiny, whisper_models
+from support.engine_models import on_engine
 from support.scorers import TransformerEngine
 from support.speech_models import save_random_speech
+from support.transformers_small import SMALL, random_model
 
 import nartk
 import nartk.serving
 from nartk import engine
+from nartk.architectures.transformer import TransformerConfig
 from nartk.decoders.loop.loop import Loop
+from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import Pass, Scores, Want
+from nartk.protocols.runs import Batching, Ended
+from nartk.registry import make_strategy
 from nartk.serving import Session, Ticket
 from nartk.serving.line_runs import LineRun
 
@@ -361,24 +367,65 @@ def test_runs_without_lines_are_let_go(model: nartk.Model) -> None:
     require_nothing_open(model)
 
 
+STEPS, WARM = 1_000_000, 100_000
+needs_linux = pytest.mark.skipif(not memory.STATUS.exists(), reason="Linux alone tells what a process holds")
+
+
+@needs_linux
 @pytest.mark.slow
-def test_memory_does_not_grow(model: nartk.Model) -> None:
-    """Over a million steps of sessions whose lines are submitted, finished and cancelled all the time."""
-    import resource
+def test_memory_of_sessions_does_not_grow(model: nartk.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a million steps of a session whose lines are submitted, finished and cancelled all the time."""
+    rng, taken, before = random.Random(1), 0, 0
+    step = Loop.step
 
-    def peak() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    def counted(self: Loop) -> list[Ended]:
+        nonlocal taken
+        taken += 1
+        return step(self)
 
-    rng, steps, before = random.Random(1), 0, 0
-    with Session(model, batch_size=1) as session:
-        while steps < 1_000_000:
+    monkeypatch.setattr(Loop, "step", counted)
+    with Session(model, batch_size=8) as session:
+        while taken < STEPS:
             tickets = [session.submit(LINE, rng.choice(["greedy", "iad"])) for _ in range(200)]
-            rng.choice(tickets).cancel()
-            steps += sum(
-                len(each.result().tokens)
-                for each in tickets
-                if not isinstance(each.future.exception(), CancelledError)
-            )
-            if not before and steps > 100_000:
-                before = peak()
-    assert peak() < before + 4096  # KiB
+            for ticket in rng.sample(tickets, 10):
+                ticket.cancel()
+            wait(each.future for each in tickets)
+            if not before and taken > WARM:
+                before = memory.resident()
+    assert memory.resident() < before + 1024
+
+
+@needs_linux
+@pytest.mark.slow
+def test_memory_of_runs_does_not_grow() -> None:
+    """Over a million steps of runs whose requests have rules of their own, end and are dropped.
+
+    But for `ngram`, which remembers half a million n-grams of the run.
+    """
+    scorer = on_engine(random_model(TransformerConfig(**SMALL, src_vocab=20, tgt_vocab=20), 1))
+    strategies: dict[str, dict[str, Any]] = {
+        "greedy": {"min_len": 9},
+        "iad": {"min_len": 5, "no_repeat_ngram": 3},
+        "recycling": {"tree": "2x2"},
+        "sample": {"nbest": 2, "min_len": 5},
+        "beam": {"beam_size": 2},
+    }
+    runs = [make_strategy(name, own).begin(scorer, Batching(2)) for name, own in strategies.items()]
+    admitted: list[list[Request]] = [[] for _ in runs]
+    rng, before = random.Random(1), 0
+    for taken in range(STEPS):
+        run, own = runs[taken % len(runs)], admitted[taken % len(runs)]
+        while len(own) < 3:
+            source = *rng.choices(range(4, 20), k=rng.randint(0, 9)), 2
+            own.append(Request(taken, source, rng.randint(1, 20), prefix=(5,) * rng.randint(0, 1)))
+            run.admit(own[-1])
+        for request, _ in run.step():
+            own.remove(request)
+        if own and rng.random() < 0.01:
+            run.drop(own.pop(rng.randrange(len(own))))
+        if taken == WARM:
+            before = memory.resident()
+    assert memory.resident() < before + 1024
+    for run in runs:
+        run.close()
+    assert (scorer.cells_in_use, scorer.memories_in_use) == (0, 0)

@@ -1,4 +1,4 @@
-"""The most memory that a process held, where Linux tells it.
+"""The memory that a process holds, and the most that it held, where Linux tells it.
 
 Not `ru_maxrss`: it never falls, and a child begins with its parent's.
 """
@@ -6,6 +6,7 @@ Not `ru_maxrss`: it never falls, and a child begins with its parent's.
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,16 +22,29 @@ def peak() -> int:
     return int(found[1])
 
 
+def resident() -> int:
+    """KiB that the process holds now, without what was freed and is kept for later."""
+    trim()
+    found = re.search(r"VmRSS:\s+(\d+) kB", STATUS.read_text())
+    assert found is not None
+    return int(found[1])
+
+
+def trim() -> None:
+    """Gives memory that was freed back to the system."""
+    gc.collect()
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if give_back is not None:
+        give_back(0)
+
+
 @contextmanager
 def rising_at_most(kib: int) -> Iterator[None]:
     """Asserts that what runs within holds no more than that on top of what was held before."""
     if not CLEAR.exists():
         yield
         return
-    # What was freed before would be filled again, and not be seen to rise.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
+    trim()  # what was freed before would be filled again, and not be seen to rise
     CLEAR.write_text("5")
     before = peak()
     try:
