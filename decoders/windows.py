@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -66,95 +65,86 @@ class Windows(BeamStrategy):
         False, "outputs have times, in seconds from the beginning of the sound", does_nothing=True
     )
 
-    def begin(self, scorer: Any, batching: Batching) -> Run:
+    def begin(self, scorer: PassScorer, batching: Batching) -> Run:
+        assert isinstance(scorer, Prompted)  # as `needs` says
         prompts = scorer.prompts.asking(self.language, self.task)
         return WindowRun(self, scorer, prompts, super().begin(scorer, batching), batching.size)
 
 
 class WindowRun:
-    """Implements `nartk.protocols.runs.Run`: sound of one window is a request of a run, longer sound a file.
+    """Implements `nartk.protocols.runs.Run`: each window of a file is a request of a run inside.
 
     Args:
-        prompts: Prompts of the outputs; those of files have timestamps.
+        prompts: Prompts of the outputs; those of files that are cut have timestamps.
         inner: The run, which decodes windows.
-        size: Most files at a time.
+        size: Most files at a time that are cut.
     """
 
-    def __init__(self, strategy: Windows, scorer: Any, prompts: Prompts, inner: Run, size: int) -> None:
+    def __init__(
+        self, strategy: Windows, scorer: PassScorer, prompts: Prompts, inner: Run, size: int
+    ) -> None:
         self.strategy, self.prompts, self.inner, self.size = strategy, prompts, inner, size
         self.eos, self.limits = scorer.vocab.eos, scorer.limits
-        self._waiting = Waiting()  # files
-        # By the request of the run inside: the one that was admitted, or the file whose window it is.
-        self._whole: dict[Request, Request] = {}
-        self._files: dict[Request, _File] = {}
+        self._waiting = Waiting()
+        self._files: dict[Request, _File] = {}  # by the request of the run inside: a window
 
     def __len__(self) -> int:
-        return len(self._whole) + len(self._waiting) + len(self._files)
+        return len(self._waiting) + len(self._files)
 
     def admit(self, request: Request) -> None:
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
         if self.strategy.timestamps or len(request.source) > self.limits.source:
             self._waiting.add(request)
-            return
-        own = self._within(request, self.prompts.words())
-        self._whole[own] = request
-        self.inner.admit(own)
+        else:
+            self._decode(_File(request, self, is_cut=False), request, self.prompts.words())
 
-    def _within(self, request: Request, prompt: tuple[int, ...]) -> Request:
-        """The request with a prompt, and as long an output as that leaves positions for."""
+    def _decode(self, file: _File, request: Request, prompt: tuple[int, ...]) -> None:
+        """Admits a window with a prompt, and as long an output as that leaves positions for."""
         left = max(1, self.limits.target - 1 - len(prompt))
         longest = min(self.strategy.limit(len(request.source)), left)
-        return replace(request, prompt=prompt, max_len=longest, prefix=request.prefix[:longest])
-
-    def step(self) -> list[Ended]:
-        self._open_files()
-        found: list[Ended] = []
-        for own, result in self.inner.step():
-            spoken = _spoken(result, self.eos)
-            if own in self._whole:
-                found.append((self._whole.pop(own), spoken))
-                continue
-            file = self._files.pop(own)
-            file.add(spoken, self.prompts, self.eos, self.limits.source, timestamps=self.strategy.timestamps)
-            if file.is_done:
-                found.append((file.request, file.result(early=bool(self._files))))
-            else:
-                self._next_window(file, result.prompt[1:])
-        return found
-
-    def _open_files(self) -> None:
-        """Lets files in while there are places; the language of a file is that of its first window."""
-        free = self.size - len(self._files) - len(self._whole)
-        for request in self._waiting.take(max(free, int(not len(self._files)))):
-            self._next_window(_File(request), self.prompts.words(timestamps=True))
-
-    def _next_window(self, file: _File, prompt: tuple[int, ...]) -> None:
-        window = self._within(file.window(self.limits.source), prompt)
+        window = replace(request, prompt=prompt, max_len=longest, prefix=request.prefix[:longest])
         self._files[window] = file
         self.inner.admit(window)
 
+    def step(self) -> list[Ended]:
+        cut = sum(file.is_cut for file in self._files.values())
+        for request in self._waiting.take(max(self.size - len(self._files), int(not cut))):
+            file = _File(request, self)
+            self._decode(file, file.window(), self.prompts.words(timestamps=True))
+        found: list[Ended] = []
+        for window, result in self.inner.step():
+            file, spoken = self._files.pop(window), _spoken(result, self.eos)
+            if not file.is_cut:
+                found.append((file.request, spoken))
+                continue
+            file.add(spoken)
+            if file.seek >= len(file.request.source):
+                early = any(each.is_cut for each in self._files.values())
+                found.append((file.request, file.result(early=early)))
+            else:  # the language of a file is that of its first window
+                self._decode(file, file.window(), result.prompt[1:])
+        return found
+
+    def _window_of(self, request: Request) -> Request | None:
+        return next((window for window, file in self._files.items() if file.request is request), None)
+
     def so_far(self, request: Request) -> Hypothesis:
         """The windows that were decoded; of sound of one window, as beam search has it."""
-        for own, admitted in self._whole.items():
-            if admitted is request:
-                return self.inner.so_far(own)
-        for file in self._files.values():
-            if file.request is request:
-                return file.so_far()
-        return NOTHING
+        window = self._window_of(request)
+        if window is None:
+            return NOTHING
+        file = self._files[window]
+        return file.so_far() if file.is_cut else self.inner.so_far(window)
 
     def drop(self, request: Request) -> None:
         self._waiting.drop(request)
-        for own in [own for own, admitted in self._whole.items() if admitted is request]:
-            self.inner.drop(own)
-            del self._whole[own]
-        for window in [window for window, file in self._files.items() if file.request is request]:
+        window = self._window_of(request)
+        if window is not None:
             self.inner.drop(window)
             del self._files[window]
 
     def close(self) -> None:
         self._waiting.clear()
-        self._whole.clear()
         self._files.clear()
         self.inner.close()
 
@@ -175,10 +165,13 @@ class _File:
     """A file and the windows that are decoded.
 
     Attributes:
+        is_cut: True if it is decoded window by window, False if it is one request.
         seek: Frame that the next window begins with.
     """
 
     request: Request
+    run: WindowRun
+    is_cut: bool = True
     seek: int = 0
     windows: list[Result] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -186,27 +179,26 @@ class _File:
     trace: list[TokenTrace] = field(default_factory=list)
     started: float = field(default_factory=perf_counter)
 
-    @property
-    def is_done(self) -> bool:
-        return self.seek >= len(self.request.source)
-
-    def window(self, longest: int) -> Request:
+    def window(self) -> Request:
         """The request of the next window, filled up with zeros as transformers does it."""
-        source: Any = self.request.source
+        source, longest = self.request.source, self.run.limits.source
+        assert isinstance(source, FeatureSource)
         frames = source.frames[self.seek : self.seek + longest]
         filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
         prefix = () if self.windows else self.request.prefix
         return replace(self.request, source=FeatureSource(filled, source.shift), prefix=prefix)
 
-    def add(self, result: Result, prompts: Prompts, eos: int, longest: int, *, timestamps: bool) -> None:
+    def add(self, result: Result) -> None:
         """Takes the best output of the next window."""
-        best = result.hypotheses[0]
-        ends = bool(best.tokens) and best.tokens[-1] == eos
+        best, eos, prompts = result.hypotheses[0], self.run.eos, self.run.prompts
+        ends = best.tokens[-1:] == (eos,)
         inner = best.tokens[: len(best.tokens) - ends]
-        kept, advance = prompts.window(inner, min(longest, len(self.request.source) - self.seek))
-        log_probs: Sequence[float] = best.positional_scores or ()
+        left = len(self.request.source) - self.seek
+        kept, advance = prompts.window(inner, min(self.run.limits.source, left))
+        timestamps = self.run.strategy.timestamps
         shown = [i for i, token in enumerate(kept) if timestamps or token < prompts.begin]
         whole = ends and len(kept) == len(inner)
+        log_probs: Sequence[float] = best.positional_scores or ()
         self.tokens += [*(kept[i] for i in shown), eos]
         self.log_probs += [*(log_probs[i] for i in shown), log_probs[-1] if whole and log_probs else 0.0]
         if best.trace is not None:
@@ -225,16 +217,12 @@ class _File:
 
     def result(self, *, early: bool) -> Result:
         counts, phases = added(self.windows)
-        best = Hypothesis(
-            tokens=tuple(self.tokens),
-            score=math.fsum(self.log_probs),
-            positional_scores=tuple(self.log_probs),
-            trace=tuple(self.trace) if self.trace else None,
-        )
+        log_probs = tuple(self.log_probs)
+        trace = tuple(self.trace) if self.trace else None
         return Result(
-            index=self.request.index,
-            hypotheses=(best,),
-            seconds=perf_counter() - self.started,
+            self.request.index,
+            (Hypothesis(tuple(self.tokens), math.fsum(log_probs), log_probs, trace=trace),),
+            perf_counter() - self.started,
             left_mid_batch=early,
             phases=PhaseSeconds(**phases),
             sentences=len(self.windows),
