@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -103,8 +104,9 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
 class PickDrawn:
     """A Pick: a word drawn from the small model's distribution."""
 
+    keeps_logits: ClassVar[bool] = True
+
     draws: RowDraws
-    keeps_logits: bool = True
 
     def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
         return Want(draw=self.draws.draw(np.array(index), np.array(positions)))

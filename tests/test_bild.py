@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support import engine_models, tiny
 from support.engine_models import TYPES, bits_of, on_engine, random_network
@@ -29,7 +28,7 @@ from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting
 from support.transformers_small import random_requests
 
 from nartk.cli.decode import main
-from nartk.decoders.bild import DISTANCES, Rollback, kl_divergence
+from nartk.decoders.bild import Rollback
 from nartk.decoders.loop import loop
 from nartk.decoders.loop.acceptance import DraftOutcome, Verified
 from nartk.decoders.loop.rows import Row
@@ -49,14 +48,6 @@ def log_softmax(scores: Sequence[float]) -> list[float]:
     most = max(scores)
     total = most + math.log(sum(math.exp(score - most) for score in scores))
     return [score - total for score in scores]
-
-
-def distance_by_hand(kind: str, word: int, p: Sequence[float], q: Sequence[float]) -> float:
-    if kind == "cross-entropy":
-        return -p[word]
-    if kind == "margin":
-        return max(p) - p[word]
-    return sum(math.exp(b) * (b - a) for a, b in zip(p, q, strict=True))
 
 
 @dataclasses.dataclass
@@ -98,10 +89,10 @@ def twin(model: TablePasses, small: Near, request: Request, options: Any) -> Exp
                 break
         expected.passes += 1
         expected.drafted += len(draft)
-        for word, q in draft:
+        for word, _ in draft:
             p = of_model()
             kept = options.keep_best and word == p.index(max(p))
-            if not kept and distance_by_hand(options.distance, word, p, q) > options.rollback:
+            if not kept and -p[word] > options.rollback:
                 append(p.index(max(p)), p, "rollback")
                 break
             append(word, p, "draft")
@@ -127,10 +118,8 @@ def random_case(rng: random.Random) -> tuple[TablePasses, Near, list[Request], A
     small = Near(table, seed=rng.getrandbits(60), noise=rng.choice([0.0, 0.3, 0.7]))
     options = {
         "fallback": rng.choice([0.0, 0.3, 0.6, 0.6, 0.9]),
-        # Some margins are whole numbers: at such a threshold the last bit of a sum would decide.
         "rollback": rng.choice([0.1, 0.53, 1.03, 2.03, 5.03]),
         "max_draft": rng.choice([1, 2, 4, 10]),
-        "distance": rng.choice(["cross-entropy", "kl", "margin"]),
     }
     requests = random_requests(rng, 6, words, longest=8, limits=[1, 2, 5, 14])
     return table, small, requests, bild(small, keep_best=rng.random() < 0.5, **options)
@@ -196,24 +185,13 @@ class Lenient(Rollback):
 @pytest.mark.parametrize("rule", [Late, Lenient])
 def test_a_wrong_rollback_shows(rule: Any) -> None:
     def accept(strategy: Any) -> Any:
-        return rule(DISTANCES[strategy.distance], strategy.rollback, strategy.keep_best)
+        return rule(strategy.rollback, strategy.keep_best)
 
     try:
         wrong, _, _ = judged_otherwise(120, accept)
     except AssertionError:
         return  # the scorer noticed
     assert wrong > 0
-
-
-def test_the_divergence_by_hand() -> None:
-    p, q = [0.5, 0.25, 0.25, 0.0], [0.25, 0.5, 0.25, 0.0]
-    with np.errstate(divide="ignore"):
-        p_logits, q_logits = (np.log(np.array([values, values], np.float32)) for values in (p, q))
-    assert kl_divergence(q_logits + 3, p_logits).tolist() == pytest.approx([0.25 * math.log(2)] * 2, abs=1e-6)
-    assert kl_divergence(q_logits, np.float32([[0, 0, -np.inf, 0]])).tolist() == [math.inf] * 2
-    assert distance_by_hand("kl", 1, p_logits[0].tolist()[:3], q_logits[0].tolist()[:3]) == pytest.approx(
-        0.25 * math.log(2)
-    )
 
 
 def traced_otherwise(cases: int) -> tuple[int, Counter[str]]:
@@ -293,14 +271,14 @@ def test_an_eos_that_the_model_refuses_ends_nothing() -> None:
 
 def test_an_unverified_eos_shows() -> None:
     strategy = bild(scripted([5, 6, EOS]), fallback=0.0)
-    rule = Lenient(DISTANCES["cross-entropy"], 2.0, True)
+    rule = Lenient(2.0, True)
     object.__setattr__(strategy, "acceptance", lambda: rule)
     assert list(refusing_eos(strategy).hypotheses[0].tokens) == [5, 6, EOS]
 
 
 @pytest.mark.parametrize(("keep_best", "passes", "accepted"), [(True, 1, 7), (False, 7, 0)])
 def test_the_models_best_word_is_kept_however_unlikely(keep_best: bool, passes: int, accepted: int) -> None:
-    """As in the authors' program; its distance here is 1.6."""
+    """As in the authors' program; its negative log-probability here is 1.6."""
     scorer, small = (scripted(OUTPUT[(4, EOS)]) for _ in range(2))
     strategy = bild(small, fallback=0.0, rollback=1.0, keep_best=keep_best)
     (result,) = decode(strategy, scorer, [Request(0, (4, EOS), 20)])
@@ -309,13 +287,12 @@ def test_the_models_best_word_is_kept_however_unlikely(keep_best: bool, passes: 
 
 
 @pytest.mark.parametrize("keep_best", [False, True])
-@pytest.mark.parametrize("distance", ["cross-entropy", "kl", "margin"])
-def test_rollback_0_is_greedy_search(distance: str, keep_best: bool) -> None:
+def test_rollback_0_is_greedy_search(keep_best: bool) -> None:
     for seed in range(4):
         table = RealPasses(9, seed=seed)  # without ties
         small = Near(table, seed=seed + 50, noise=0.3)
         requests = random_requests(random.Random(seed), 12, 9, limits=[3, 12])
-        strategy = bild(small, rollback=0.0, fallback=0.0, distance=distance, keep_best=keep_best)
+        strategy = bild(small, rollback=0.0, fallback=0.0, keep_best=keep_best)
         assert outputs_of(decode(strategy, table, requests)) == plain_greedy(table.table, requests)
 
 
@@ -339,7 +316,7 @@ def test_garbage_is_rolled_back(kind: str) -> None:
         table = RealPasses(12, seed=seed)
         requests = random_requests(random.Random(seed), 8, 12, limits=[3, 12])
         garbage = Garbage(table, kind)
-        strategy = bild(garbage, fallback=0.0, rollback=0.0, distance="margin")
+        strategy = bild(garbage, fallback=0.0, rollback=0.0)
         assert outputs_of(decode(strategy, table, requests)) == plain_greedy(table.table, requests)
         assert garbage.in_use == (0, 0)
 
@@ -354,11 +331,10 @@ def test_a_drafter_without_numbers_is_an_error_that_gives_all_back(kind: str) ->
     assert garbage.in_use == table.in_use == (0, 0)
 
 
-@pytest.mark.parametrize("distance", ["cross-entropy", "kl", "margin"])
-def test_a_prefix_is_kept(distance: str) -> None:
+def test_a_prefix_is_kept() -> None:
     table, small = (RealPasses(9, seed=seed) for seed in (1, 2))
     for prefix in ((7, 7, 4), (7,), (4, 5, 6, 7, 8, 4)):
-        strategy = bild(small, fallback=0.0, distance=distance)
+        strategy = bild(small, fallback=0.0)
         (result,) = decode(strategy, table, [Request(0, (4, 5, EOS), 6, prefix=prefix)])
         tokens = result.hypotheses[0].tokens
         assert tokens[: len(prefix)] == prefix
@@ -377,7 +353,7 @@ def test_a_batch_outputs_bitwise_what_its_sentences_do_alone(type: str) -> None:
         model = random_network(rng)
         scorer, small = on_engine(model, type=type), on_engine(shaken(model, seed, 0.1), type=type)
         requests = random_requests(rng, 10, len(scorer.vocab), limits=[1, 2, 7, 16])
-        strategy = bild(small, fallback=0.07, rollback=2.5, distance=rng.choice(["cross-entropy", "kl"]))
+        strategy = bild(small, fallback=0.07, rollback=2.5)
         alone = engine_models.decode(strategy, scorer, requests, batch_size=1)
         for size in (2, 4, 8):
             found = engine_models.decode(strategy, scorer, requests, batch_size=size)
@@ -406,7 +382,7 @@ def test_it_is_approximate_and_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command, "--fallback", "0", "--rollback", "inf", "--verbose"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 2
-    assert "|fallback:0.0|rollback:inf|max_draft:10|distance:cross-entropy|" in captured.err
+    assert "|fallback:0.0|rollback:inf|max_draft:10|keep_best:1|" in captured.err
 
 
 @pytest.mark.parametrize(

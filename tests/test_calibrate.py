@@ -300,7 +300,7 @@ def calibrated(**changes: Any) -> Calibration:
         "m" * 12,
         "d" * 12,
         {"fallback": 0.3, "rollback": 4.0},
-        {"max_draft": 10, "distance": "cross-entropy"},
+        {"max_draft": 10, "keep_best": True},
         {},
     )
     return replace(usual, **changes)
@@ -347,7 +347,7 @@ def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
     [
         ({}, {"drafter": "x"}, "they are for drafter dddddddddddd, this one is x"),
         ({}, {"model": "x"}, "they are for model mmmmmmmmmmmm, this one is x"),
-        ({"distance": "kl"}, {}, "they are for distance cross-entropy, which is now kl"),
+        ({"keep_best": False}, {}, "they are for keep_best True, which is now False"),
         ({"rollback": 1.0, "max_draft": 3}, {}, "they are for max_draft 10, which is now 3"),
     ],
 )
@@ -383,7 +383,7 @@ def entries(**changes: Any) -> str:
         entries(thresholds={"fallback": None}),
         entries(thresholds={"drafter": "somewhere"}),
         entries(options={"tau": 1.0}),
-        entries(options={"distance": "far"}),
+        entries(options={"max_draft": "far"}),
     ],
 )
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
 
     (stored,) = thresholds.Calibration.read(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
-    assert stored.options == {"distance": "cross-entropy", "keep_best": True}
+    assert stored.options == {"keep_best": True}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
     assert stored.evidence["speed"] == by_rollback[0.5]["speed"]
 
@@ -645,7 +645,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     thresholds.store(model, calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}))
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = thresholds.Calibration.read(model)
-    assert stored.options == {"distance": "cross-entropy", "keep_best": True}
+    assert stored.options == {"keep_best": True}
 
 
 def test_the_command_goes_on_with_what_was_decoded(

@@ -82,8 +82,9 @@ class PickBest:
         fallback: Least probability of a word that is drafted.
     """
 
+    keeps_logits: ClassVar[bool] = False
+
     fallback: float = 0.0
-    keeps_logits: bool = False
 
     def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
         return Want()
