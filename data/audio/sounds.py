@@ -54,12 +54,17 @@ class Sound:
         rate: Samples a second.
         channels: Number of channels.
         samples: Samples a channel by the file's header; None: unknown.
+
+    Raises:
+        InputFileError: The rate is none of `RATES`.
     """
 
     def __init__(self, file: Any, name: str, *, is_open: bool = False) -> None:
         self.name, self._file, self._is_open = name, file, is_open
         self.rate, self.channels = file.samplerate, file.channels
         self.samples: int | None = file.frames
+        if self.rate not in RATES:
+            raise self._error(f"has {self.rate} samples a second, not {RATES[0]} to {RATES[-1]}")
 
     def blocks(
         self, rate: int, *, strict: bool = False, tell: Notice | None = None, seconds: float = BLOCK_SECONDS
@@ -100,19 +105,21 @@ class Sound:
                 samples = resampler.resample_chunk(samples, last=last)
             if len(samples):
                 yield samples
+        if missing := self._missing(read):
+            self._notice(missing, "copy it again", strict, tell)
+
+    def _missing(self, read: int) -> str:
+        """Describes what the file lacks, of which so many samples were read; empty: nothing."""
         if damaged := getattr(self._file, "damaged", 0):
-            what = f"{number_of(damaged, 'packet')} that cannot be decoded, and left out"
-            self._notice(what, "copy it again", strict, tell)
-            return
+            return f"{number_of(damaged, 'packet')} that cannot be decoded, and left out"
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < UNKNOWN:
-            self._notice(f"{cut[2]} bytes of sound, its header says {cut[1]}", "copy it again", strict, tell)
-        elif read < self.rate * (getattr(self._file, "seconds", 0.0) - _PADDED):
-            message = f"{read / self.rate:.1f} s of sound, its header says {self._file.seconds:.1f}"
-            self._notice(message, "copy it again", strict, tell)
-        elif self.samples is not None and not self._is_open and read < self.samples < UNKNOWN:
-            message = f"{read} samples, its header says {self.samples}"
-            self._notice(message, "copy it again", strict, tell)
+            return f"{cut[2]} bytes of sound, its header says {cut[1]}"
+        if read < self.rate * (getattr(self._file, "seconds", 0.0) - _PADDED):
+            return f"{read / self.rate:.1f} s of sound, its header says {self._file.seconds:.1f}"
+        if self.samples is not None and not self._is_open and read < self.samples < UNKNOWN:
+            return f"{read} samples, its header says {self.samples}"
+        return ""
 
     def _tell_differences(self, mono: _Mono, rate: int, strict: bool, tell: Notice | None) -> None:
         """Says what is converted, or refuses it."""
@@ -279,7 +286,7 @@ def open_sound(source: Source) -> Iterator[Sound]:
         if isinstance(source.data, bytes):
             source = source.data
         else:
-            yield Sound(_required_rate(_Samples(source.data, source.rate), str(source)), str(source))
+            yield Sound(_Samples(source.data, source.rate), str(source))
             return
     name, opened = _opened(source)
     with opened as data:
@@ -300,17 +307,7 @@ def open_sound(source: Source) -> Iterator[Sound]:
         by_ffmpeg = form in MEDIA or (form in STREAMED and (is_pipe or (form == "mp3" and _has_av())))
         begun = _Begun(data, head) if is_pipe or is_open or by_ffmpeg else data
         with closing(_media(begun, name, str(form), head) if by_ffmpeg else _sound_file(begun, name)) as file:
-            yield Sound(_required_rate(file, name), name, is_open=is_open)
-
-
-def _required_rate(file: Any, name: str) -> Any:
-    """The file, if its rate is one that is converted."""
-    if file.samplerate not in RATES:
-        raise InputFileError(
-            f"{name!r} has {file.samplerate} samples a second, not {RATES[0]} to {RATES[-1]}",
-            fix="give another file",
-        )
-    return file
+            yield Sound(file, name, is_open=is_open)
 
 
 def _sound_file(data: Any, name: str) -> Any:
@@ -369,9 +366,8 @@ def read_sound(
     source: Source, *, rate: int = 16000, strict: bool = False, tell: Notice | None = None
 ) -> FloatArray:
     """The samples [N] of a sound file at a rate, mono. Raises as `open_sound` and `Sound.blocks`."""
-    with open_sound(source) as sound:
-        blocks = [np.zeros(0, np.float32), *sound.blocks(rate, strict=strict, tell=tell)]
-    return np.concatenate(blocks)
+    blocks = sound_blocks(source, rate=rate, strict=strict, tell=tell)
+    return np.concatenate([np.zeros(0, np.float32), *blocks])
 
 
 def sound_blocks(

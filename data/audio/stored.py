@@ -24,7 +24,6 @@ from nartk.errors import InputFileError
 from nartk.files import writing
 from nartk.protocols.passes import FloatArray
 
-SUFFIX = ".npz"
 _BROKEN = (OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError)
 _BROKEN_ZIP = (zipfile.BadZipFile, zlib.error)
 

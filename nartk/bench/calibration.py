@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -186,22 +187,18 @@ def front(points: Sequence[Point]) -> list[Point]:
 
     The fastest comes first; points that are equal stay together.
     """
+
+    def rank(point: Point) -> tuple[float, float]:
+        return -point.speed, point.drop.drop
+
     best: list[Point] = []
-    for point in sorted(points, key=lambda each: (-each.speed, each.drop.drop)):
-        if (
-            not best
-            or point.drop.drop < best[-1].drop.drop
-            or (point.speed, point.drop.drop) == (best[-1].speed, best[-1].drop.drop)
-        ):
+    for point in sorted(points, key=rank):
+        if not best or point.drop.drop < best[-1].drop.drop or rank(point) == rank(best[-1]):
             best.append(point)
     return best
 
 
-_TRUSTED: dict[str, Callable[[Drop], float]] = {
-    "bound": lambda drop: drop.bound,
-    "point": lambda drop: drop.drop,
-}
-TRUSTS = tuple(_TRUSTED)
+TRUSTS = {"bound": attrgetter("drop.bound"), "point": attrgetter("drop.drop")}  # of a point, by name
 
 
 def choose(points: Sequence[Point], max_drop: float, *, trust: str = "bound") -> tuple[Point, bool]:
@@ -212,14 +209,11 @@ def choose(points: Sequence[Point], max_drop: float, *, trust: str = "bound") ->
     Args:
         trust: Estimate of the drop that is compared: its ``bound``, or the ``point`` estimate.
     """
-    trusted = _TRUSTED[trust]
-    fitting = [point for point in points if trusted(point.drop) <= max_drop]
+    trusted = TRUSTS[trust]
+    fitting = [point for point in points if trusted(point) <= max_drop]
     if fitting:
-        return max(fitting, key=lambda point: (point.speed, -trusted(point.drop))), True
-    return min(points, key=lambda point: (trusted(point.drop), -point.speed)), False
-
-
-# The folder
+        return max(fitting, key=lambda point: (point.speed, -trusted(point))), True
+    return min(points, key=lambda point: (trusted(point), -point.speed)), False
 
 
 def own_options(strategy: Strategy, but: Sequence[str]) -> Setting:

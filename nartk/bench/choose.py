@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from nartk.architectures import architecture
@@ -11,7 +12,6 @@ from nartk.bench.specs import Spec
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 from nartk.serving.loading import load
-from nartk.serving.model import Model
 
 ALL = "all"
 DRAFTER = "drafter"  # the option of the strategies that draft with another model
@@ -33,7 +33,7 @@ class Given:
     def __init__(self, model: str, drafters: Sequence[str], *, drafts: bool) -> None:
         self.model, self.drafters, self.drafts = model, drafters, drafts
         self.left_out: dict[str, str] = {}
-        self._models: dict[str, Model] = {}
+        self._load = cache(load)  # models for what they are: nothing is decoded with them
         self._used: set[str] = set()
 
     def every(self, dtype: str) -> Iterator[Spec]:
@@ -134,9 +134,3 @@ class Given:
         except StrategyMismatchError:
             return False
         return True
-
-    def _load(self, name: str) -> Model:
-        """A model for what it is; nothing is decoded with it."""
-        if name not in self._models:
-            self._models[name] = load(name)
-        return self._models[name]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nartk.errors import MissingDependencyError, UsageError, named, requiring
-from nartk.files import JsonObject
 from nartk.metrics.metric import Comparison, Corpus, Metric, Reads, Tell
 from nartk.metrics.result import MetricResult, References, check_corpora
 from nartk.metrics.scripts import tell_unspaced
@@ -18,6 +17,21 @@ from nartk.registry import option, register_metric
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
+
+
+# Parts of a result under sacrebleu's names.
+_PARTS: dict[str, dict[str, str]] = {
+    "bleu": {
+        "precisions": "precisions",
+        "brevity_penalty": "bp",
+        "hypothesis_length": "sys_len",
+        "reference_length": "ref_len",
+        "counts": "counts",
+        "totals": "totals",
+    },
+    "ter": {"edits": "num_edits", "reference_length": "ref_length"},
+    "chrf": {name: name for name in ("char_order", "word_order", "beta")},
+}
 
 
 def sentence_bleu(tokenize: str = "13a") -> Callable[[str, str], float]:
@@ -107,40 +121,25 @@ def _score(
     sentence: SacreMetric | None = None,
 ) -> MetricResult:
     """The result of a metric; `sentence` scores single sentences where the metric's settings differ there."""
-    of_one = metric if sentence is None else sentence
     check_corpora(name, references, hypothesis=hypotheses)
     # sacrebleu's own significance tests stand on these two methods; it has no public way to resample.
     rows = metric._extract_corpus_statistics(hypotheses, references)  # type: ignore[arg-type]
     result = metric._aggregate_and_compute(rows)
     statistics = np.array(rows, dtype=np.float64)  # [N, columns]
 
-    def resample(weights: np.ndarray) -> np.ndarray:
-        return np.array(
-            [metric._compute_score_from_stats(row).score for row in (weights @ statistics).tolist()]
-        )
+    def scores(of: SacreMetric, rows: Sequence[list[float]]) -> np.ndarray:
+        return np.array([of._compute_score_from_stats(row).score for row in rows])
 
-    parts: JsonObject = {"references": len(references)}
-    if name == "bleu":
-        parts |= {
-            "precisions": list(result.precisions),
-            "brevity_penalty": result.bp,
-            "hypothesis_length": result.sys_len,
-            "reference_length": result.ref_len,
-            "counts": list(result.counts),
-            "totals": list(result.totals),
-        }
-    elif name == "ter":
-        parts |= {"edits": result.num_edits, "reference_length": result.ref_length}
-    else:
-        parts |= {"char_order": result.char_order, "word_order": result.word_order, "beta": result.beta}
+    parts = {"references": len(references)}
+    parts |= {part: getattr(result, theirs) for part, theirs in _PARTS[name].items()}
     return MetricResult(
         metric=name,
         score=float(result.score),
         parts=parts,
         signature=metric.get_signature().format(),
         sentences=len(hypotheses),
-        resample=resample,
-        each=lambda: np.array([of_one._compute_score_from_stats(row).score for row in rows]),
+        resample=lambda weights: scores(metric, (weights @ statistics).tolist()),
+        each=lambda: scores(metric if sentence is None else sentence, rows),
     )
 
 

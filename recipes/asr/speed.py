@@ -16,35 +16,16 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nartk
 from nartk.bench.engines import parse_spec
+from nartk.bench.turns import TimedCall
 from nartk.data.audio.manifests import read_manifest
 from nartk.errors import NartkError
 
 BATCH = 32  # sounds
 PARTS = ("whole", "reading", "encoder", "decoder")
-
-
-class Clock:
-    """Adds up the time that calls of a function take.
-
-    Attributes:
-        seconds: Sum over the calls so far.
-    """
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self.call, self.seconds = call, 0.0
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return self.call(*args, **options)
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 def main() -> None:
@@ -65,7 +46,8 @@ def main() -> None:
     for folder in {run[1] for run in runs}:
         model = nartk.load(folder, device=args.device, threads=args.threads, dtype=args.dtype)
         models[folder] = model
-        clocks[folder] = Clock(model.checkpoint.input.read), Clock(model.passes.encode)
+        timed = model.checkpoint.input.read, model.passes.encode
+        clocks[folder] = [TimedCall(call, time.perf_counter) for call in timed]
         model.checkpoint.input.read, model.passes.encode = clocks[folder]
     strategies = {}  # made once: some load a second model
     for key, folder, text in runs:

@@ -20,7 +20,7 @@ from nartk.registry import make_strategy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mt"))
 
-from table import key_of, ratio, read_json
+from table import key_of, number, ratio, read_json
 
 MEASURES = {"sari": "SARI", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 DIGITS = {"sari": 2}
@@ -88,9 +88,6 @@ def collect(work: Path, test: str, speed: dict[str, Any]) -> list[dict[str, Any]
 
 
 def cells(row: dict[str, Any], measures: list[str]) -> tuple[str, ...]:
-    def number(key: str, digits: int, unit: str = "") -> str:
-        return f"{row[key]:.{digits}f}{unit}" if key in row else "-"
-
     def score(name: str) -> str:
         report, digits = row["scores"].get(name), DIGITS.get(name, DIGITS_OF_ROUGE)
         if report is None:
@@ -105,11 +102,11 @@ def cells(row: dict[str, Any], measures: list[str]) -> tuple[str, ...]:
         *first,
         *map(score, measures),
         f"{row['same']} of {row['of']}" if "same" in row else "-",
-        number("tokens_per_pass", 2),
-        number("ms", 1),
-        number("over_greedy_1", 2, "x"),
-        number("texts_per_second", 1),
-        number("over_greedy_32", 2, "x"),
+        number(row, "tokens_per_pass", 2),
+        number(row, "ms", 1),
+        number(row, "over_greedy_1", 2, "x"),
+        number(row, "texts_per_second", 1),
+        number(row, "over_greedy_32", 2, "x"),
     )
 
 
