@@ -17,6 +17,7 @@ NOOP = "noop"
 _EMPTY = "-NONE-"
 _SEPARATOR = "|||"
 _ALTERNATIVES = "||"
+_EDIT_LINE = "write it as 'A start end|||type|||correction|||required|||comment|||annotator'"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _parse_edit(
     if len(fields) != 6:
         raise InputFormatError(
             f"an edit line has 6 columns separated by '|||', but this one has {len(fields)}",
-            fix="write it as 'A start end|||type|||correction|||required|||comment|||annotator'",
+            fix=_EDIT_LINE,
             where=where,
         )
     span, error_type, correction, required, comment, annotator = fields
@@ -91,7 +92,7 @@ def _parse_edit(
     except ValueError:
         raise InputFormatError(
             f"the span must be two integers and the annotator one, but they are {span!r} and {annotator!r}",
-            fix="write it as 'A start end|||type|||correction|||required|||comment|||annotator'",
+            fix=_EDIT_LINE,
             where=where,
         ) from None
     is_noop = error_type == NOOP or (start, end) == (-1, -1)

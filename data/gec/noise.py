@@ -111,7 +111,7 @@ def annotate(tokens: Sequence[str]) -> Annotated:
     words = list(tokens)
     tags = lexicon().tag(words)
     spots: dict[str, list[int]] = {error_type: [] for error_type in ERROR_TYPES}
-    mixed_up = confusions()
+    tables = {"pronoun": PRONOUNS, "confusion": confusions(), "missing": DROPPED}
     family = lexicon().family
     last = len(words) - 1
     previous_tag, previous = "^", ""
@@ -143,14 +143,11 @@ def annotate(tokens: Sequence[str]) -> Annotated:
                 spots["agreement"].append(i)
             if tag in VERBS and lower not in AGREEMENT:
                 spots["verb_form"].append(i)
-            if lower in PRONOUNS:
-                spots["pronoun"].append(i)
-            if lower in mixed_up:
-                spots["confusion"].append(i)
+            for error_type, table in tables.items():
+                if lower in table:
+                    spots[error_type].append(i)
             if family(lower) or (tag == "RB" and lower.endswith("ly")):
                 spots["derivation"].append(i)
-            if lower in DROPPED:
-                spots["missing"].append(i)
             if 0 < i < last:
                 spots["extra"].append(i)
             if word[0].isupper() and (i == 0 or tag[:3] == "NNP" or word == "I"):

@@ -95,9 +95,8 @@ class Peer:
         return [*texts_of([self.checkpoint.input.read(line, longest=longest, truncate=truncate)])[0]]
 
     def _cut(self, row: list[int], limit: int) -> list[int]:
-        row = row[:limit]
-        end = next((at for at, word in enumerate(row, 1) if word in self.ends), len(row))
-        return row[:end]
+        end = next((at for at, word in enumerate(row, 1) if word in self.ends), limit)
+        return row[: min(end, limit)]
 
     def pad(self, batch: _PeerBatch) -> torch.Tensor:
         """The sources [B,S] int64, padded on the right."""
@@ -135,10 +134,8 @@ class HuggingFacePeer(Peer):
                 f"assistant {self.assistant!r} is a {small.architecture!r}, which is not autoregressive",
                 fix="name an autoregressive model",
             )
-        for mine, theirs in (
-            (self.checkpoint.source_vocab, small.source_vocab),
-            (self.checkpoint.target_vocab, small.target_vocab),
-        ):
+        for side in ("source_vocab", "target_vocab"):
+            mine, theirs = getattr(self.checkpoint, side), getattr(small, side)
             mine.require_equal(theirs, "the model", f"assistant {self.assistant!r}")
         return small
 
@@ -180,14 +177,11 @@ class CTranslate2Peer(Peer):
     replicas: int = option(1, "batches at a time, which share the threads", low=1)
 
     def build(self) -> None:
-        from nartk.adapters.ctranslate2 import import_ctranslate2, to_ctranslate2
+        from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2, to_ctranslate2
 
         require_threads(self.replicas, self.threads)
         ctranslate2 = import_ctranslate2()
-        is_int8 = self.int8 or self.dtype == "int8"
-        compute = (
-            "int8" if is_int8 else {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}[self.dtype]
-        )
+        compute = TYPES["int8" if self.int8 else self.dtype]
         checkpoint = self.checkpoint
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
@@ -197,7 +191,7 @@ class CTranslate2Peer(Peer):
                 folder,
                 source_vocab=checkpoint.source_vocab,
                 start_token=checkpoint.start_token,
-                quantization="int8" if is_int8 else None,
+                quantization="int8" if compute == "int8" else None,
             )
             self.translator = ctranslate2.Translator(
                 str(folder),

@@ -7,7 +7,6 @@ change places. That is a tie; every other difference is a bug, or a deviation wh
 from __future__ import annotations
 
 import random
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -110,12 +109,10 @@ class Divergences:
         longer = max(self.outputs[line], found, key=len)
         every, noise = self._measure(line, longer, batch_size)
         logits = every[position]
-        words, margin = [], None
-        for tokens in (self.outputs[line], found):
-            words.append(tokens[position] if position < len(tokens) else None)
+        pair = (self.outputs[line], found)
+        words = [tokens[position] if position < len(tokens) else None for tokens in pair]
         known = [word for word in words if word is not None]
-        if len(known) == 2:
-            margin = float((logits.max() - logits[known]).max())
+        margin = float((logits.max() - logits[known]).max()) if len(known) == 2 else None
         return Difference(line, position, words[0], words[1], margin, max(noise, self._noise), approximate)
 
     @cached_property
@@ -311,12 +308,12 @@ def first_difference(expected: Sequence[int], found: Sequence[int]) -> int | Non
 
 def _first_score(expected: Hypothesis, found: Hypothesis) -> int | None:
     """The first position where log-probabilities of the same tokens differ in any bit."""
-    if expected.positional_scores is not None and found.positional_scores is not None:
-        for i, pair in enumerate(zip(expected.positional_scores, found.positional_scores, strict=True)):
-            bits = [struct.pack("<d", score) for score in pair]
-            if bits[0] != bits[1]:
-                return i
-    return None
+    pair = (expected.positional_scores, found.positional_scores)
+    if None in pair:
+        return None
+    first, second = (np.array(scores, np.float64).view(np.int64) for scores in pair)
+    differing = np.flatnonzero(first != second)
+    return int(differing[0]) if len(differing) else None
 
 
 def fuzz_lines(model: Model, lines: Sequence[str], count: int, seed: int) -> list[str]:

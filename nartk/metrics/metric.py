@@ -83,15 +83,6 @@ class MetricFiles:
 
         return score
 
-    def sources(self) -> list[str]:
-        """The lines of the source."""
-        assert self.source is not None
-        return read_lines(self.source)
-
-    def references(self) -> list[list[str]]:
-        """The lines of each reference."""
-        return [read_lines(name) for name in self.ref]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
@@ -164,9 +155,9 @@ class Metric:
         reads = self.reads["ref"]
         declared = reads.blank
         blank = declared if files.blank is None else files.blank
-        sources = None if files.source is None else files.sources()
+        sources = None if files.source is None else read_lines(files.source)
         tell = cache(files.tell)
-        corpora = files.references()
+        corpora = [read_lines(name) for name in files.ref]
         names = [*map(files.shown, files.ref)]
         may = files.ids if reads.ids else NO
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
 
+_MOST_LOGGED = 1_000_000  # records
 # Parts of a result under sacrebleu's names.
 _PARTS: dict[str, dict[str, str]] = {
     "bleu": {
@@ -68,29 +70,19 @@ def tell_unspaced_tokens(texts: Corpus, metric: str, split: Callable[[str], str]
     )
 
 
-class _LogRecords(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 @contextmanager
 def _passing_on(tell: Tell) -> Iterator[None]:
     """Tells the user in one line what sacrebleu logs within, but for its advice on an option of its own."""
-    logger, records = logging.getLogger("sacrebleu"), _LogRecords()
+    logger, logged = logging.getLogger("sacrebleu"), BufferingHandler(_MOST_LOGGED)
     propagates, logger.propagate = logger.propagate, False
-    logger.addHandler(records)
+    logger.addHandler(logged)
     try:
         yield
     finally:
-        logger.removeHandler(records)
+        logger.removeHandler(logged)
         logger.propagate = propagates
-    warned = [message.rstrip(".") for message in records.messages if "`force`" not in message]
+    messages = (record.getMessage() for record in logged.buffer)
+    warned = [message.rstrip(".") for message in messages if "`force`" not in message]
     if warned:
         tell(f"sacrebleu: {'. '.join(warned)}. Detokenize it, or use {named('tokenize', 'none')}")
 
