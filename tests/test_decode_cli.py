@@ -25,7 +25,7 @@ import nartk.serving.loading
 import nartk.serving.model
 from nartk import engine
 from nartk.cli import _job
-from nartk.cli._input import count_sentences
+from nartk.cli._files import count_sentences
 from nartk.cli.decode import main
 from nartk.cli.noise import main as noise
 from nartk.cli.verify import main as verify

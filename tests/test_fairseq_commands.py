@@ -16,7 +16,7 @@ from support.commands import main_of
 from support.memory import rising_at_most
 from support.tiny import SENTENCES
 
-from nartk.cli._input import read_files
+from nartk.cli._files import read_files
 from nartk.data.readers import Fields
 from nartk.vocab import Vocab
 

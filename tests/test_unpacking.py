@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.commands import main_of
 
-from nartk.cli._input import count_sentences
+from nartk.cli._files import count_sentences
 from nartk.data.readers import format_of
 from nartk.errors import InputFileError
 from nartk.files import read_lines, reading

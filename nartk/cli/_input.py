@@ -5,40 +5,28 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from io import BytesIO
-from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import nartk.data
 from nartk.checkpoints.foreign import refuse_hub_name
 from nartk.cli._common import Parser
+from nartk.cli._files import form_of, require_readable
 from nartk.cli._output import tell
-from nartk.data.readers import (
-    FEATURES,
-    FORMATS,
-    MANIFEST,
-    SOUND,
-    Fields,
-    Record,
-    format_of,
-    read_records,
-)
+from nartk.data.readers import FEATURES, FORMATS, MANIFEST, SOUND, format_of
 from nartk.errors import (
     InputFileError,
-    LengthMismatchError,
     ModelNotFoundError,
     OutputError,
     SourceMismatchError,
     UsageError,
     named,
-    number_of,
 )
-from nartk.files import STDIN, first_bytes, reading, shown
-from nartk.registry import reads_drafts, require_drafts_reader
+from nartk.files import STDIN, first_bytes, shown
 from nartk.unpacking import is_packed
 
 if TYPE_CHECKING:
@@ -117,7 +105,7 @@ def with_manifest(args: argparse.Namespace, files: Sequence[str]) -> list[str]:
         if files:
             raise UsageError(f"--manifest with {files[0]!r}", fix="leave one of them out")
         files, args.format = [args.manifest], MANIFEST
-    if args.root is not None and {_format(name, args.format) for name in files or [STDIN]} != {MANIFEST}:
+    if args.root is not None and {form_of(name, args.format) for name in files or [STDIN]} != {MANIFEST}:
         raise UsageError("--root without a manifest", fix="give the manifest with --manifest")
     return [*files]
 
@@ -269,7 +257,7 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
         )
     for file in files:
         if file != STDIN and format_of(file) != SOUND:  # which is a record, and may fail as such
-            _require_readable(file)
+            require_readable(file)
     return model, files
 
 
@@ -301,12 +289,11 @@ def load_model(
         min_edit_confidence=getattr(args, "min_edit_confidence", None),
         vad=not getattr(args, "no_vad", False),
     )
-    input: Any = model.checkpoint.input
-    if input.vocab is None:
-        input.tell = partial(tell, args)
-        input.strict |= getattr(args, "strict_audio", False)
+    if (sound := model.sound) is not None:
+        sound.tell = partial(tell, args)
+        sound.strict |= getattr(args, "strict_audio", False)
         if reads_stdin(args, files):
-            input.stdin = _stdin(sys.stdin.buffer)
+            sound.stdin = _stdin(sys.stdin.buffer)
     if getattr(args, "long_form", None) is not None:
         from nartk.serving.long_form import buffers_for
 
@@ -319,7 +306,7 @@ def load_model(
 def reads_stdin(args: argparse.Namespace, files: Sequence[str]) -> bool:
     """Tells whether the files are, or hold, sound that stdin brings."""
     form = getattr(args, "format", None)
-    return (not files or STDIN in files) and _format(STDIN, form) == SOUND
+    return (not files or STDIN in files) and form_of(STDIN, form) == SOUND
 
 
 @lru_cache(maxsize=1)
@@ -338,9 +325,9 @@ def are_tokenized(checkpoint: Checkpoint, args: argparse.Namespace, files: Seque
         UsageError: Only some are, or a flag of sound is given for text.
     """
     form = getattr(args, "format", None)
-    forms = {_format(name, form): name for name in files or [STDIN]}
+    forms = {form_of(name, form): name for name in files or [STDIN]}
     if checkpoint.input.vocab is None:
-        _require_lists([name for name in files or [STDIN] if _format(name, form) not in (SOUND, FEATURES)])
+        _require_lists([name for name in files or [STDIN] if form_of(name, form) not in (SOUND, FEATURES)])
     else:
         for form in (SOUND, FEATURES, MANIFEST):
             if form in forms:
@@ -387,212 +374,3 @@ def require_exact(model: Model, flag: str) -> None:
             "fall either way",
             fix="leave it out, or decode with the engine, on a CPU",
         )
-
-
-def fields_of(args: argparse.Namespace, files: Sequence[str]) -> Fields:
-    """Finds the fields of lines that hold the sentence, by `add_input`'s flags.
-
-    Raises:
-        UsageError: A column is below 1, or no file is of the format that a flag is for.
-    """
-    for flag, column in (("--column", args.column), ("--prefix-column", args.prefix_column)):
-        if column is not None and column < 1:
-            raise UsageError(f"{flag} is {column}", fix="count columns from 1")
-    _require_format(args, files, "tsv", ("column", "prefix_column", "draft_columns"))
-    _require_format(args, files, "jsonl", ("key",))
-    column = 1 if args.column is None else args.column
-    return Fields(column, args.prefix_column, args.key, root=getattr(args, "root", None))
-
-
-def _require_format(args: argparse.Namespace, files: Sequence[str], form: str, names: Sequence[str]) -> None:
-    """Refuses flags that are for files of one format where none is of it; raises UsageError."""
-    for name in names:
-        value = getattr(args, name, None)
-        if value in (None, ()) or form in {_format(file, args.format) for file in files or [STDIN]}:
-            continue
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        raise UsageError(f"{named(name, text)}, but no file is {form.upper()}", fix=f"give --format {form}")
-
-
-def _require_parallel(flag: str, name: str, files: Sequence[str], form: str | None) -> None:
-    """Refuses a file of lines beside the sentences that cannot be read, or that shows beforehand not to fit.
-
-    Raises:
-        LengthMismatchError: It has another number of lines than the files have sentences.
-    """
-    if name != STDIN:
-        _require_readable(name)
-    elif not files or STDIN in files:
-        raise UsageError(f"{flag} and the sentences are both stdin", fix="give one of them as a file")
-    sentences, lines = count_sentences(files, form), count_sentences([name], "txt")
-    if sentences is not None and lines is not None and sentences != lines:
-        raise _too_few_or_many(name, number_of(lines, "line"), number_of(sentences, "sentence"))
-
-
-def _beside(records: Iterator[Record], name: str) -> Iterator[tuple[Record, Record]]:
-    """The records, each with the line of a file that belongs to it.
-
-    Raises:
-        LengthMismatchError: One of the two ends before the other.
-    """
-    lines = read_files([name], "txt", Fields())
-    for number, (record, line) in enumerate(zip_longest(records, lines), start=1):
-        if record is None or line is None:
-            counts = [number_of(number - 1, what) for what in ("line", "sentence")]
-            counts[line is None] = f"more than {counts[line is None]}"
-            raise _too_few_or_many(name, *counts)
-        yield record, line
-
-
-def _with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
-    """The records, with the drafts in the lines of a file behind those that they have.
-
-    An unreadable line holds no draft: `tell` is called with what is wrong.
-    """
-    for record, line in _beside(records, drafts):
-        if line.error is not None:
-            tell(f"{line.where}: {line.error.message}; its sentence is decoded without")
-        yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
-
-
-def read_sentences(
-    args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None], *, drafts: bool
-) -> Iterator[Record]:
-    """The record of each sentence, read as it is asked for; what can be checked beforehand is.
-
-    Args:
-        tell: Receives the error of an unreadable draft.
-        drafts: True if records hold the drafts that `add_drafts`'s flags and its JSONL key give.
-
-    Raises:
-        UsageError: A flag is out of its bounds, or sentences and drafts both come from stdin.
-        LengthMismatchError: There are drafts for more or fewer sentences.
-        InputFileError: A file cannot be read.
-    """
-    fields = fields_of(args, files)
-    if not drafts:
-        return read_files(files, args.format, fields)
-    fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
-    if args.drafts is None:
-        return read_files(files, args.format, fields)
-    _require_parallel("--drafts", args.drafts, files, args.format)
-    return _with_drafts(read_files(files, args.format, fields), args.drafts, tell)
-
-
-def read_scored(args: argparse.Namespace, files: Sequence[str]) -> Iterator[Record]:
-    """The record of each sentence, its drafts the outputs in its line of --score.
-
-    A line of these that cannot be read is the record's error. Raises as `read_sentences`.
-    """
-    fields = fields_of(args, files)
-    _require_parallel("--score", args.score, files, args.format)
-    return _with_outputs(read_files(files, args.format, fields), args.score)
-
-
-def _with_outputs(records: Iterator[Record], outputs: str) -> Iterator[Record]:
-    for record, line in _beside(records, outputs):
-        record = replace(record, drafts=tuple(line.text.split("\t")))
-        if record.error is None and line.error is not None:
-            record = replace(record, error=line.error, where=line.where)
-        yield record
-
-
-def read_for(
-    strategy: Any, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
-) -> Iterator[Record]:
-    """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
-    if args.drafts is not None or args.draft_columns:
-        require_drafts_reader(strategy)
-    return read_sentences(args, files, tell, drafts=reads_drafts(strategy))
-
-
-def _too_few_or_many(name: str, lines: str, sentences: str) -> LengthMismatchError:
-    verb = "is" if sentences.endswith("sentence") else "are"
-    return LengthMismatchError(
-        f"{shown(name)} has {lines}, but there {verb} {sentences}",
-        fix="give a line for each sentence, an empty one where it has none",
-    )
-
-
-def read_files(files: Sequence[str], form: str | None, fields: Fields) -> Iterator[Record]:
-    """The record of each sentence of the files, or of stdin where there is none.
-
-    Args:
-        form: The format; None: as each file's suffix says.
-
-    Raises:
-        InputFileError: A file cannot be read.
-    """
-    for name in files or [STDIN]:
-        found = _format(name, form)
-        if found == SOUND:
-            yield Record(name, 1, shown(name))
-        elif found == FEATURES:
-            from nartk.data.audio.stored import names
-
-            for number, each in enumerate(names(name), start=1):
-                yield Record(f"{name}#{each}", number, f"{name}#{each}", each)
-        else:
-            with reading(name) as file:
-                if found == MANIFEST:
-                    from nartk.data.audio.manifests import read_manifest
-
-                    yield from read_manifest(file, shown(name), fields.root)
-                else:
-                    if form is None:
-                        _refuse_sound(file, name)
-                    yield from read_records(file, shown(name), found, fields)
-
-
-def _refuse_sound(file: IO[bytes], name: str) -> None:
-    """Refuses sound that is read as text: of a pipe with a name, or of a file named as text.
-
-    Raises:
-        InputFileError: It is.
-    """
-    from nartk.data.audio.signatures import HEAD, sound_format
-
-    if hasattr(file, "peek") and sound_format(file.peek(HEAD)[:HEAD]) is not None:
-        raise InputFileError(
-            "holds sound, but is read as text",
-            fix="name a file by what it holds, and bring a pipe's sound by stdin, -",
-            where=shown(name),
-        )
-
-
-def _format(name: str, form: str | None) -> str:
-    """The format of a file: the one that is given, or by its suffix, or, of another suffix, by its bytes."""
-    found = format_of(name, "") if form is None else form
-    if found:
-        return found
-    from nartk.data.audio.signatures import HEAD, sound_format
-
-    return "txt" if sound_format(first_bytes(name, HEAD)) is None else SOUND
-
-
-def count_sentences(files: Sequence[str], form: str | None) -> int | None:
-    """Counts the records that `read_files` will give; None where that shows only by reading."""
-    if not files or STDIN in files or not all(os.path.isfile(name) for name in files):
-        return None
-    count = 0
-    for name in files:
-        found = _format(name, form)
-        if found in (FEATURES, MANIFEST):
-            return None
-        if found == SOUND:
-            count += 1
-            continue
-        m2 = found == "m2"
-        with reading(name) as file:
-            count += sum(not m2 or (line.strip() != b"" and not line.startswith(b"A ")) for line in file)
-    return count
-
-
-def _require_readable(name: str) -> None:
-    if not os.path.exists(name):
-        raise InputFileError("no such file", fix="check the name", where=name)
-    if os.path.isdir(name):
-        fix = "give a file; a model is named before the files"
-        raise InputFileError("a folder, not a file", fix=fix, where=name)
-    if not os.access(name, os.R_OK):
-        raise InputFileError("cannot read: permission denied", fix="give a readable file", where=name)

@@ -52,7 +52,7 @@ class Job:
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
         self.scores = args.score is not None
-        self.reads_text = model.checkpoint.input.vocab is not None
+        self.reads_text = model.sound is None
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
         self.warmed = 0.0  # seconds of sound
@@ -77,19 +77,19 @@ class Job:
     @contextmanager
     def _untold(self) -> Iterator[None]:
         """Keeps to itself what there is to say of the first recording: it is said when that counts."""
-        input: Any = self.model.checkpoint.input
-        if self.reads_text:
+        sound = self.model.sound
+        if sound is None:
             yield
             return
-        input.tell, tell = lambda line: None, input.tell
+        sound.tell, tell = lambda line: None, sound.tell
         try:
             yield
         finally:
-            input.tell = tell
+            sound.tell = tell
 
     def _sound_read(self) -> float:
         """Seconds of sound that have been read since warming up; 0 of text."""
-        return getattr(self.model.checkpoint.input, "seconds", 0.0) - self.warmed
+        return 0.0 if self.model.sound is None else self.model.sound.seconds - self.warmed
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""

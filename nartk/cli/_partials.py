@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from nartk.cli._output import tell
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
 from nartk.files import STDIN
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
-from nartk.protocols.outputs import Text
 from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
 if TYPE_CHECKING:
     from nartk.data.readers import Record
+    from nartk.decoders.hotwords import WithHotwords
     from nartk.serving.model import Model
 
 _WARM_UP = 100  # frames of silence
@@ -35,21 +36,26 @@ class PartialsJob(Job):
         cut: Times of chunks, as `nartk.serving.streaming.stream` takes them.
     """
 
-    def __init__(self, args: argparse.Namespace, model: Model, *rest: Any, **cut: float) -> None:
-        self.cut: dict[str, Any] = cut
+    def __init__(
+        self, args: argparse.Namespace, model: Model, strategy: WithHotwords, *rest: Any, **cut: float
+    ) -> None:
         self.buffers = buffers_of(model, **cut)  # the signature is that of the same chunks at once
-        super().__init__(args, replace(model, buffers=self.buffers), *rest)
+        super().__init__(args, replace(model, buffers=self.buffers), strategy, *rest)
+        assert model.sound is not None  # else there are no buffers
+        self.reader = model.sound
+        self.stream: Callable[..., Iterator[Partial]] = partial(
+            stream,
+            self.model,
+            strategy=strategy,
+            **cut,  # type: ignore[arg-type]
+        )
         self.took = StreamStats()  # all recordings
         self.partials: list[dict[str, Any]] = []  # of the one that is decoded
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
-        silence = np.zeros((_WARM_UP, self._settings.bins), np.float32)
-        deque(stream(self.model, [silence], strategy=self.strategy, **self.cut), maxlen=0)
+        silence = np.zeros((_WARM_UP, self.reader.settings.bins), np.float32)
+        deque(self.stream([silence]), maxlen=0)
         return records
-
-    @property
-    def _settings(self) -> Any:
-        return self.model.checkpoint.input.settings  # type: ignore[attr-defined]
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         for record in records:
@@ -65,14 +71,13 @@ class PartialsJob(Job):
             )
         if not record.text.strip():
             return Result(self.lines, (Hypothesis(tokens=()),))
-        reader: Any = self.model.checkpoint.input
-        is_open = record.text == STDIN and reader.stdin is not None
-        sound = reader.stdin.file if is_open else record.text
+        stdin = self.reader.stdin
+        sound = stdin.file if record.text == STDIN and stdin is not None else record.text
         took, start, last = StreamStats(), time.perf_counter(), None
         vocab = self.model.checkpoint.target_vocab
         self.partials = []
         try:
-            for found in stream(self.model, sound, strategy=self.strategy, stats=took, **self.cut):
+            for found in self.stream(sound, stats=took):
                 if not found.is_last and (last is None or last.text != found.text):
                     cut = "" if len(found.text) <= _MOST else "... "
                     tell(self.args, f"{found.audio_ms / 1000:.2f} s: {cut}{found.text[-_MOST:]}")
@@ -85,7 +90,7 @@ class PartialsJob(Job):
             tell(self.args, f"{record.text!r} holds no speech")
         seconds = time.perf_counter() - start
         tokens = (*last.tokens, vocab.eos)
-        best = Hypothesis(tokens, output=Text(last.text), pieces=tuple(vocab.to_words(tokens)))
+        best = Hypothesis(tokens, output=last.output, pieces=tuple(vocab.to_words(tokens)))
         self.took.add(took)
         self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
         return Result(self.lines, (best,), seconds, passes=took.partials)
@@ -106,7 +111,7 @@ class PartialsJob(Job):
 
     def report(self) -> dict[str, Any]:
         took, cut = self.took, self.buffers
-        position = cut.subsampling * self._settings.shift_ms
+        position = cut.subsampling * self.reader.settings.shift_ms
         latencies = DecodeStats(latencies=[each / 1000 for each in took.latencies_ms])
         return super().report() | {
             "chunk_ms": cut.chunk * position,

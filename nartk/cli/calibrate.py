@@ -35,14 +35,8 @@ from nartk.checkpoints.names import model_folder
 from nartk.checkpoints.records import finite
 from nartk.cli import _strategy, score
 from nartk.cli._common import Parser, command, require_least
-from nartk.cli._input import (
-    add_computation,
-    batching,
-    load_model,
-    read_files,
-    require_own,
-    split_inputs,
-)
+from nartk.cli._files import read_files
+from nartk.cli._input import add_computation, batching, load_model, require_own, split_inputs
 from nartk.cli._output import add_json, json_writer, tell
 from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record

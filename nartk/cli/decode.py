@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
+from nartk.cli._files import count_sentences, read_for, read_scored
 from nartk.cli._input import (
     add_computation,
     add_drafts,
@@ -22,10 +23,7 @@ from nartk.cli._input import (
     add_input,
     add_languages,
     add_sound,
-    count_sentences,
     load_model,
-    read_for,
-    read_scored,
     require_exact,
     split_inputs,
     with_manifest,
@@ -37,6 +35,9 @@ from nartk.files import STDIN
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
 from nartk.serving.subtitles import FORMATS
+
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Decoding
 
 DESCRIPTION = """Decodes lines from files or stdin and prints one line for each, in their order.
 A line that cannot be decoded gives an empty line, an error on stderr, and exit code 3 at the end.
@@ -230,7 +231,7 @@ def _make_job(args: argparse.Namespace, *given: Any) -> Job:
     return PartialsJob(args, *given, **cut)
 
 
-def _require_lossless(strategy: Any) -> None:
+def _require_lossless(strategy: Decoding) -> None:
     if strategy.promised.guarantee is not Guarantee.IDENTICAL:
         raise UsageError(
             f"--assert-lossless, but the promise of {strategy.name!r} is {str(strategy.promised)!r}",
@@ -274,7 +275,7 @@ def _require_cut(args: argparse.Namespace) -> None:
             raise UsageError(f"{named(name)} without --partials", fix="give both")
 
 
-def _require_streamed(args: argparse.Namespace, strategy: Any, options: dict[str, Any]) -> None:
+def _require_streamed(args: argparse.Namespace, strategy: Decoding, options: dict[str, Any]) -> None:
     """Refuses what a recording cannot be decoded with while it comes."""
     if not is_streamed(strategy):
         fitting = [name for name in strategies() if is_streamed(strategy_class(name))]

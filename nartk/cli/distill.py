@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
-from nartk.cli._input import add_computation, batching, load_model, read_files, split_inputs
+from nartk.cli._files import read_files
+from nartk.cli._input import add_computation, batching, load_model, split_inputs
 from nartk.cli._output import add_output, add_verbose, progress, tell
 from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nartk.cli._common import Parser, command, require_least
-from nartk.cli._input import read_files
+from nartk.cli._files import read_files
 from nartk.cli._output import add_output, printing
 from nartk.data.m2 import M2Sentence, read_m2
 from nartk.data.readers import Fields

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command, require_least
+from nartk.cli._files import read_for
 from nartk.cli._input import (
     add_drafts,
     add_input,
@@ -21,7 +22,6 @@ from nartk.cli._input import (
     add_model,
     load_model,
     numbers,
-    read_for,
     split_inputs,
 )
 from nartk.cli._output import progress, tell

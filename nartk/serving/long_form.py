@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import mul
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,11 @@ from nartk.protocols.sources import Recording
 from nartk.protocols.timestamps import position_spans
 from nartk.registry import protocols
 from nartk.serving.activity import Levels, is_speech
+
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Decoding
+    from nartk.processors.audio import AudioInput
+    from nartk.serving.model import Model
 
 _TOGETHER = 8  # buffers that are encoded at a time
 _Ints = npt.NDArray[np.int64]
@@ -151,7 +156,7 @@ def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window
     return found
 
 
-def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
+def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
     """Buffers of so many seconds, an eighth of them context on either side, as `Model.buffers` takes them.
 
     They are whole positions of the model's encoder, and no longer than what it reads at once.
@@ -160,8 +165,7 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
         UsageError: They are shorter than eight positions, or the model reads no sound.
         StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves.
     """
-    settings = getattr(model.checkpoint.input, "settings", None)
-    if settings is None:
+    if model.sound is None:
         raise UsageError(
             "buffers of a model that reads no sound",
             fix=f"leave {named('long_form')} out, or name one that does",
@@ -173,7 +177,7 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
         )
     if not math.isfinite(seconds):
         raise UsageError(f"{named('long_form')} is {seconds:g}", fix="give seconds, such as 30")
-    subsampling, shift = model.config.subsampling, settings.shift_ms
+    subsampling, shift = model.config.subsampling, model.sound.settings.shift_ms
     longest = model.config.max_source_len // subsampling - 1
     size = min(round(1000 * seconds / (shift * subsampling)), longest)
     if size < 8:
@@ -186,7 +190,7 @@ def buffers_for(model: Any, seconds: float = 30.0) -> Buffers:
 
 
 def in_buffers(
-    strategy: Any, scorer: Any, buffers: Buffers, *, levels: Levels | None = None
+    strategy: Decoding | type[Decoding], scorer: Any, buffers: Buffers, *, levels: Levels | None = None
 ) -> BufferedFrames:
     """A scorer of recordings of any length, for a strategy that reads frames alone.
 
@@ -204,7 +208,7 @@ def in_buffers(
     return BufferedFrames(scorer, buffers, levels=levels)
 
 
-def read_long(reader: Any, line: str | Recording) -> FeatureSource:
+def read_long(reader: AudioInput, line: str | Recording) -> FeatureSource:
     """The source of a recording of any length, with its features in a file (`nartk.processors.frames`).
 
     So memory does not grow with the recording. Features that need the whole sound are read at once.
@@ -216,9 +220,8 @@ def read_long(reader: Any, line: str | Recording) -> FeatureSource:
         NartkError: Same as in `InputProcessor.read`.
     """
     settings = reader.settings
-    if not hasattr(reader, "stream") or not settings.is_local or reader.cmvn == "utterance":
-        found: FeatureSource = reader.read(line, longest=sys.maxsize)
-        return found
+    if not settings.is_local or reader.cmvn == "utterance":
+        return reader.read(line, longest=sys.maxsize)
     words, prompt = reader.beside(line)
     frames: Any = FrameFile(reader.stream(line), settings.bins)
     reader.seconds += len(frames) * settings.shift_ms / 1000

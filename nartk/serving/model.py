@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ from nartk.version import __version__
 if TYPE_CHECKING:
     from nartk.architectures.settings import Config
     from nartk.decoders.strategy import Decoding
+    from nartk.processors.audio import AudioInput
     from nartk.processors.guard import Guard
     from nartk.serving.long_form import Buffers
 
@@ -472,6 +473,12 @@ class Model:
             (each.index - first, outcome) for each, outcome in run_through(run, requests, ahead=len(requests))
         )
 
+    @property
+    def sound(self) -> AudioInput | None:
+        """Processor that reads its recordings; None: it reads text."""
+        reader = self.checkpoint.input
+        return cast("AudioInput", reader) if reader.vocab is None else None
+
     def begin(self, strategy: Decoding, batching: Batching) -> Run:
         """Begins a run of requests; where memory runs out, it starts again in smaller batches."""
         scorer = self.scorer_for(strategy)
@@ -484,4 +491,4 @@ class Model:
     @property
     def levels(self) -> Levels | None:
         """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
-        return getattr(self.checkpoint.input, "levels", None) if self.vad else None
+        return None if self.sound is None or not self.vad else self.sound.levels

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.hypothesis import Hypothesis, Request
@@ -18,11 +18,14 @@ from nartk.protocols.passes import Replicable
 from nartk.protocols.runs import NOTHING, Batching, Ended, Run
 from nartk.serving.long_form import BufferedFrames
 
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Decoding
+
 _Outcome: TypeAlias = Ended | BaseException
 _WAIT = 0.05  # seconds
 
 
-def require_replicable(strategy: Any, scorer: Any) -> None:
+def require_replicable(strategy: Decoding, scorer: Any) -> None:
     """Raises StrategyMismatchError where a strategy, or a model of it, decodes in torch or in buffers."""
     if isinstance(scorer, BufferedFrames):
         raise StrategyMismatchError(
@@ -46,7 +49,7 @@ class ReplicaRun:
         batching: Batching of each.
     """
 
-    def __init__(self, strategy: Any, scorer: Replicable, count: int, batching: Batching) -> None:
+    def __init__(self, strategy: Decoding, scorer: Replicable, count: int, batching: Batching) -> None:
         self._stop, self._outcomes = Event(), SimpleQueue[_Outcome]()
         self._owners: dict[Request, _Replica] = {}
         self._replicas = [
@@ -110,7 +113,7 @@ class _Replica:
 
     def __init__(
         self,
-        strategy: Any,
+        strategy: Decoding,
         scorer: Replicable,
         batching: Batching,
         stop: Event,
@@ -157,7 +160,7 @@ class _Replica:
         return False
 
 
-def _begun(strategy: Any, scorer: Replicable, batching: Batching, stop: Event) -> Run:
+def _begun(strategy: Decoding, scorer: Replicable, batching: Batching, stop: Event) -> Run:
     """A run with scorers of its own, which end where they are told to stop."""
     auxiliary = {name: each.replica(stop.is_set) for name, each in strategy.auxiliary.items()}
     run: Run = replace(strategy, auxiliary=auxiliary).begin(scorer.replica(stop.is_set), batching)

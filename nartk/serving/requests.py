@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nartk.errors import InputFormatError, InputTooLongError
 from nartk.protocols.hypothesis import Request
@@ -13,6 +13,7 @@ from nartk.protocols.sources import Given
 from nartk.registry import reads_any_length
 
 if TYPE_CHECKING:
+    from nartk.decoders.strategy import Decoding
     from nartk.serving.model import Model
 
 
@@ -20,7 +21,7 @@ def made_request(
     model: Model,
     index: int,
     line: Given,
-    strategy: Any,
+    strategy: Decoding,
     *,
     prefix: str = "",
     drafts: Sequence[str] = (),
@@ -35,11 +36,13 @@ def made_request(
         InputFormatError: The model cannot write the prefix.
     """
     most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
-    if not isinstance(line, str) and model.checkpoint.input.vocab is not None:
-        raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
-    reader: Any = model.checkpoint.input
+    reader = model.sound
     source: Source
-    if isinstance(line, FeatureSource):
+    if reader is None:
+        if not isinstance(line, str):
+            raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
+        source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
+    elif isinstance(line, FeatureSource):
         source = _features(model, line, most if model.buffers is None else sys.maxsize)
     elif model.buffers is None:
         source = reader.read(line, longest=most, truncate=truncate)
@@ -85,8 +88,7 @@ def made_request(
 
 def _features(model: Model, source: FeatureSource, most: int) -> FeatureSource:
     """Features that a user gave, as the model reads them."""
-    config: Any = model.config
-    bins = config.input_features
+    bins = model.config.input_features  # type: ignore[attr-defined]
     if source.frames.ndim != 2 or source.frames.shape[1] != bins:
         raise InputFormatError(
             f"features of shape {source.frames.shape}, the model reads [frames, {bins}]",

@@ -9,16 +9,18 @@ Symbols: T frames, F features of a frame.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
 from nartk.errors import StrategyMismatchError
 from nartk.protocols.fires import Window
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.outputs import NO_TEXT, Output
 from nartk.protocols.parallel import FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
 from nartk.protocols.reading import log_softmax
@@ -27,6 +29,7 @@ from nartk.serving.long_form import Buffers, carried_fires, kept_fires, position
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords
+    from nartk.decoders.hotwords import WithHotwords
     from nartk.serving.model import Model
 
 CHUNK_MS, LEFT_MS, LOOK_AHEAD_MS = 640.0, 2560.0, 320.0  # of `stream`, where nothing else is said
@@ -45,7 +48,7 @@ class Partial:
         audio_ms: Sound that has been read.
         seconds: Taken since the text before.
         is_last: True if the recording has ended.
-        text: The tokens as a line.
+        output: Form in which the tokens are written.
     """
 
     tokens: tuple[int, ...]
@@ -54,7 +57,12 @@ class Partial:
     audio_ms: float
     seconds: float
     is_last: bool
-    text: str = ""
+    output: Output = NO_TEXT
+
+    @property
+    def text(self) -> str:
+        """The output as text."""
+        return str(self.output)
 
 
 @dataclass
@@ -99,7 +107,6 @@ class FrameStream:
         buffers: Buffers that the recording is cut into; `Buffers.right` is the look-ahead.
         shift: Time from one frame to the next, ms.
         padding: Frames that come before the sound, and as many behind it.
-        write: Makes a line of tokens.
         words, prompt: Word ids beside the frames of each buffer, same as in `FeatureSource`.
         stats: Statistics so far, which it updates.
         levels: Levels of frames, by which chunks without speech are left out; None: none is.
@@ -113,7 +120,6 @@ class FrameStream:
         *,
         shift: float,
         padding: int = 0,
-        write: Callable[[Sequence[int]], str] | None = None,
         words: tuple[int, ...] = (),
         prompt: tuple[int, ...] = (),
         stats: StreamStats | None = None,
@@ -122,7 +128,7 @@ class FrameStream:
     ) -> None:
         self.levels, self._hotwords = levels, hotwords
         self._hot = 0  # state of the hotwords after the words that stay
-        self.scorer, self.buffers, self.shift, self.write = scorer, buffers, shift, write
+        self.scorer, self.buffers, self.shift = scorer, buffers, shift
         self.stats = StreamStats() if stats is None else stats
         self.padding = padding
         self._beside = words, prompt
@@ -261,15 +267,8 @@ class FrameStream:
         if is_last:
             pairs_of = zip(self._since, words, strict=True)
             stats.latencies_ms = [since - (at * position - lead) for since, (_, at) in pairs_of]
-        text = "" if self.write is None else self.write(tokens)
         return Partial(
-            tuple(tokens),
-            self._stable,
-            revised,
-            stats.audio_ms,
-            stats.seconds[-1],
-            is_last=is_last,
-            text=text,
+            tuple(tokens), self._stable, revised, stats.audio_ms, stats.seconds[-1], is_last=is_last
         )
 
 
@@ -281,8 +280,7 @@ def buffers_of(
     look_ahead_ms: float = LOOK_AHEAD_MS,
 ) -> Buffers:
     """Buffers that a model's recordings are cut into while they come; arguments and errors as in `stream`."""
-    reader: Any = model.checkpoint.input
-    if not isinstance(model.passes, FrameScorer) or getattr(reader, "settings", None) is None:
+    if not isinstance(model.passes, FrameScorer) or model.sound is None:
         raise StrategyMismatchError(
             "streaming needs a FrameScorer of sound, this model is none",
             fix="name a CTC model or a Paraformer of speech",
@@ -291,7 +289,7 @@ def buffers_of(
         chunk_ms=chunk_ms,
         left_ms=left_ms,
         look_ahead_ms=look_ahead_ms,
-        shift_ms=reader.settings.shift_ms,
+        shift_ms=model.sound.settings.shift_ms,
         subsampling=model.config.subsampling,  # type: ignore[attr-defined]
         is_whole=False,
     )
@@ -306,7 +304,7 @@ def stream(
     chunk_ms: float = CHUNK_MS,
     left_ms: float = LEFT_MS,
     look_ahead_ms: float = LOOK_AHEAD_MS,
-    strategy: Any = None,
+    strategy: WithHotwords | None = None,
     stats: StreamStats | None = None,
 ) -> Iterator[Partial]:
     """Yields texts of a recording while it is read; the last one is of all of it.
@@ -329,34 +327,35 @@ def stream(
         InputFileError: The sound cannot be read, or is too short for the model.
     """
     buffers = buffers_of(model, chunk_ms=chunk_ms, left_ms=left_ms, look_ahead_ms=look_ahead_ms)
-    reader: Any = model.checkpoint.input
-    if isinstance(sound, os.PathLike):
-        sound = os.fspath(sound)
-    is_file = hasattr(sound, "read")
-    words, prompt = reader.beside(sound if isinstance(sound, str) else "")
+    reader, size = model.sound, buffers.subsampling  # frames of a position
+    assert reader is not None  # else there are no buffers
+    line, padding = "", 0
+    if isinstance(sound, str | os.PathLike):
+        line = os.fspath(sound)
+        blocks, padding = reader.stream(line), reader.padding
+    elif hasattr(sound, "read"):
+        file = cast("IO[bytes]", sound)
+        blocks, padding = reader.stream_open(file, size * reader.settings.shift_ms / 1000), reader.padding
+    else:
+        blocks = iter(sound)
+    words, prompt = reader.beside(line)
     decoding = FrameStream(
         model.passes,
         buffers,
         shift=reader.settings.shift_ms,
-        padding=getattr(reader, "padding", 0) if is_file or isinstance(sound, str) else 0,
-        write=model.checkpoint.output.decode,
+        padding=padding,
         words=words,
         prompt=prompt,
         stats=stats,
         levels=model.levels,
         hotwords=None if strategy is None else strategy.automaton(model.passes.vocab),
     )
-    position = buffers.subsampling  # frames
-    blocks: Iterable[FloatArray]
-    if isinstance(sound, str):
-        blocks = reader.stream(sound)
-    elif is_file:
-        blocks = reader.stream_open(sound, position * decoding.shift / 1000)
-    else:
-        blocks = sound  # type: ignore[assignment]
-    for frames in blocks:
-        is_sound = not decoding.padding or bool(frames.any())  # padding comes in blocks of its own, of zeros
-        # A file is read many seconds at a time: its sound is as late as if it came by itself.
-        for begin in range(0, len(frames), position):
-            yield from decoding.accept(frames[begin : begin + position], is_sound=is_sound)
-    yield from decoding.finish()
+    # Padding comes in blocks of its own, of zeros. A file is read many seconds at a time: its sound is as
+    # late as if it came by itself.
+    parts = (
+        decoding.accept(frames[begin : begin + size], is_sound=not padding or bool(frames.any()))
+        for frames in blocks
+        for begin in range(0, len(frames), size)
+    )
+    for found in chain(chain.from_iterable(parts), decoding.finish()):
+        yield replace(found, output=model.checkpoint.output.write(Hypothesis(found.tokens)))
