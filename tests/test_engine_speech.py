@@ -31,7 +31,6 @@ from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import WEIGHTS
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
-from nartk.engine import _native
 from nartk.errors import PassError, SourceMismatchError
 from nartk.models.cif import count_fires
 from nartk.models.layers import Attention
@@ -259,15 +258,6 @@ def test_fires_that_are_given_are_read_as_the_network_reads_them(seed: int) -> N
         np.testing.assert_allclose(
             scorer.read_fires(memory, own, want).rows(range(total)), rows, rtol=0, atol=1e-3
         )
-
-
-@pytest.mark.parametrize("isa", ISAS)
-def test_sigmoid_is_that_of_the_library(isa: str) -> None:
-    x = np.array([[0.0, 1, -1, 5, -5, 20, -20, 80, -80, 1000, -1000, 1e-6]], np.float32)
-    layer = _native.Linear.pack(np.eye(x.size, dtype=np.float32), None, "fp32")
-    found = _native.apply(layer, x, isa=isa, activation="sigmoid")
-    wanted = torch.from_numpy(x).double().sigmoid().numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-37)
 
 
 # In any company

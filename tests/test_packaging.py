@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import os
@@ -298,6 +299,28 @@ def clone_beside_an_engine(folder: Path, *, sources: str | None) -> subprocess.C
         "print(run.best[0].text); print(run.signature)"
     )
     return python(code, folder / "clone", PYTHONPATH=str(folder / "site-packages"))
+
+
+@pytest.mark.skipif(not available(), reason="there is no engine here")
+def test_the_engine_has_what_its_stub_declares_and_nothing_for_tests() -> None:
+    from nartk.engine import _native
+
+    stub = ast.parse((ROOT / "nartk" / "engine" / "_native.pyi").read_text(encoding="utf-8"))
+
+    def declared(body: list[ast.stmt]) -> set[str]:
+        named = [each.target for each in body if isinstance(each, ast.AnnAssign)]
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        return {ast.unparse(each) for each in named} | {
+            each.name for each in body if isinstance(each, kinds) and not each.name.startswith("_")
+        }
+
+    def found(owner: object) -> set[str]:
+        return {name for name in dir(owner) if not name.startswith("_")}
+
+    assert found(_native) == declared(stub.body)
+    for each in stub.body:
+        if isinstance(each, ast.ClassDef):
+            assert found(getattr(_native, each.name)) == declared(each.body), each.name
 
 
 @pytest.mark.skipif(not available(), reason="there is no engine here")

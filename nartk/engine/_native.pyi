@@ -1,4 +1,6 @@
-"""The extension module that csrc/ compiles to. Arrays are C-contiguous; handles are int32.
+"""The extension module that csrc/ compiles to. A broken rule is a `PassError`.
+
+Arrays are C-contiguous; handles are int32.
 
 B sources, N tokens of a pass, n of them scored, K candidates, V words, D features.
 """
@@ -15,34 +17,11 @@ sources: str  # the stamp of those that it was compiled from
 
 _Ints = Sequence[int] | IntArray
 
-class PassFault(Exception):
-    """A rule of `nartk.protocols.passes` is broken."""
-
 def isa(name: str = "") -> str:
     """The instruction set that is used, or `name` if this processor has it, else a ValueError."""
 
-def multiplies_bf16(name: str = "") -> bool:
-    """Whether the processor multiplies bf16 itself."""
-
 def cores() -> int:
     """Cores that this process may use: its affinity mask and its cgroup's quota."""
-
-def apply(layer: Linear, x: FloatArray, isa: str = "", activation: str | None = None) -> FloatArray:
-    """A linear layer over x [N,inputs] -> [N,outputs], for tests."""
-
-def apply_int16(weights: FloatArray, x: FloatArray, isa: str = "") -> FloatArray:
-    """Products of x [N,inputs] and weights [outputs,inputs] in int16 -> [N,outputs], for tests."""
-
-def int16_exponentials(scores: FloatArray, isa: str = "") -> tuple[npt.NDArray[np.int16], float]:
-    """2047 times exp(scores [T] less the largest) as integers, zeros behind, and their sum, for tests."""
-
-def attend(
-    q: FloatArray, keys: FloatArray, values: FloatArray, scale: float, isa: str = "", halves: bool = False
-) -> FloatArray:
-    """One head of one query [f] over keys and values [T,f] -> [f], for tests; halves: these lie as fp16."""
-
-def norm(x: FloatArray, gain: FloatArray, bias: FloatArray | None, eps: float, isa: str = "") -> FloatArray:
-    """LayerNorm of x [D], without bias RMSNorm, for tests."""
 
 class Linear:
     """Packed weights."""

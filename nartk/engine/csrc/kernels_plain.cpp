@@ -1,3 +1,6 @@
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2")  // by -O3 these vectors take half a minute to compile and are no faster
+#endif
 #include "kernels.h"
 #include "portable.h"
 

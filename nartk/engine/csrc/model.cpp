@@ -1,0 +1,335 @@
+// Packed layers, and a network built from the dictionaries that nartk.engine.weights nests.
+#include "bindings.h"
+#include "weights.h"
+
+namespace nartk {
+
+namespace {
+
+template <class Value>
+using Names = std::initializer_list<std::pair<const char*, Value>>;
+
+template <class Value>
+Value named(const Names<Value>& names, const std::string& name) {
+    for (const auto& [each, value] : names)
+        if (name == each) return value;
+    throw py::value_error(name + " is nothing that the engine knows");
+}
+
+const Names<Type> TYPES = {{"fp32", Type::fp32}, {"bf16", Type::bf16}, {"int8", Type::int8}};
+const Names<Activation> ACTIVATIONS = {{"relu", Activation::relu},
+                                       {"gelu", Activation::gelu},
+                                       {"gelu_tanh", Activation::gelu_tanh},
+                                       {"silu", Activation::silu},
+                                       {"sigmoid", Activation::sigmoid}};
+const Names<Copied> COPIES = {{"none", Copied::none},     {"uniform", Copied::uniform}, {"soft", Copied::soft},
+                              {"source", Copied::source}, {"memory", Copied::memory},   {"fires", Copied::fires}};
+
+// A packed layer, with the memory that it points into.
+struct Layered {
+    std::shared_ptr<Packed> packed;
+    std::shared_ptr<py::buffer_info> keep;
+};
+
+void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
+    require(outputs > 0 && inputs > 0 && outputs < INT32_MAX - PANEL && inputs < INT32_MAX - PANEL,
+            "a layer has inputs and outputs");
+    require(type != Type::int8 || inputs <= MOST_INT8, "too many inputs for int8");
+}
+
+std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
+    require(weights.ndim() == 2, "weights are a matrix");
+    require(!bias || bias->size() == weights.shape(0), "a bias for each output");
+    check_shape(weights.shape(0), weights.shape(1), named(TYPES, type));
+    return std::make_shared<Layered>(
+        Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
+                                         (int)weights.shape(1), named(TYPES, type)),
+                nullptr});
+}
+
+std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, std::optional<Floats> scales,
+                                int outputs, int inputs, const std::string& type) {
+    const Linear shape{outputs, inputs, named(TYPES, type)};
+    check_shape(outputs, inputs, shape.type);
+    auto info = std::make_shared<py::buffer_info>(weights.request());
+    require((size_t)(info->size * info->itemsize) == shape.bytes(), "packed weights of another size");
+    require(info->ndim == 1 && info->strides[0] == info->itemsize, "packed weights that do not lie in one piece");
+    require(!bias || bias->size() == outputs, "a bias for each output");
+    require(shape.type != Type::int8 || (scales && scales->size() == outputs), "a scale for each output");
+    return std::make_shared<Layered>(
+        Layered{std::make_shared<Packed>(info->ptr, bias ? bias->data() : nullptr, scales ? scales->data() : nullptr,
+                                         outputs, inputs, shape.type),
+                info});
+}
+
+// Builds a Network from nested dictionaries; what they name is kept as long as it.
+struct Builder {
+    std::shared_ptr<Network> network = std::make_shared<Network>();
+    std::vector<py::object> keep;
+
+    // What is named there; nothing where the model has no such part.
+    static py::dict part(const py::dict& from, const char* name) {
+        return from.contains(name) ? from[name].cast<py::dict>() : py::dict();
+    }
+
+    const Linear* linear(const py::dict& from, const char* name) {
+        if (!from.contains(name)) return nullptr;
+        auto layer = from[name].cast<std::shared_ptr<Layered>>();
+        keep.push_back(from[name]);
+        return &layer->packed->linear;
+    }
+
+    const Linear* linear(const py::dict& from, const char* name, int outputs, int inputs) {
+        const Linear* found = linear(from, name);
+        if (found && (found->outputs != outputs || found->inputs != inputs))
+            throw py::value_error(std::string(name) + " has another shape than its layer says");
+        return found;
+    }
+
+    const float* floats(const py::object& from, py::ssize_t size) {
+        if (from.is_none()) return nullptr;
+        const auto values = array_of<Floats>(from);
+        require(values && values->size() == size, "an array of another size than its layer says");
+        keep.push_back(*values);
+        return values->data();
+    }
+
+    Norm norm(const py::dict& from, const char* name, int channels = 0) {
+        Norm made;
+        const int features = channels ? channels : network->features;
+        if (!from.contains(name)) return made;
+        const auto parts = from[name].cast<py::tuple>();  // gain, bias or None, eps
+        made.gain = floats(parts[0], features);
+        made.bias = floats(parts[1], features);
+        made.eps = parts[2].cast<float>();
+        return made;
+    }
+
+    FeedForward feed_forward(const py::dict& layer, const std::string& name) {
+        FeedForward made;
+        const py::dict from = part(layer, name.c_str());
+        const int d = network->features;
+        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
+        made.up = linear(from, "up");
+        require(made.up && made.up->inputs == d, "a layer lacks a part");
+        made.gate = linear(from, "gate", made.up->outputs, d);
+        made.down = linear(from, "down", d, made.up->outputs);
+        require(made.down, "a layer lacks a part");
+        made.norm = norm(layer, (name + "_norm").c_str());
+        return made;
+    }
+
+    Depthwise depthwise(const py::dict& from, const char* name, int channels) {
+        const auto parts = from[name].cast<py::tuple>();  // taps [size,channels], channels filled up, and bias
+        Depthwise made;
+        made.channels = channels;
+        made.size = (int)parts[0].cast<py::array>().shape(0);
+        made.taps = floats(parts[0], made.size * (py::ssize_t)rounded(channels, LANES));
+        made.bias = floats(parts[1], rounded(channels, LANES));
+        return made;
+    }
+
+    Gating gating(const py::dict& layer, const std::string& name) {
+        Gating made;
+        const py::dict from = part(layer, name.c_str());
+        const int d = network->features;
+        made.of_gate = from["of_gate"].cast<bool>();
+        made.up = linear(from, "up");
+        require(made.up && made.up->inputs == d && made.up->outputs % 2 == 0, "a gate for each channel");
+        const int channels = made.up->outputs / 2;
+        made.down = linear(from, "down", d, channels);
+        require(made.down, "a layer lacks a part");
+        made.depthwise = depthwise(from, "depthwise", channels);
+        made.norm = norm(layer, (name + "_norm").c_str());
+        made.inner = norm(from, "norm", channels);
+        require(made.norm.gain && (!made.of_gate || made.inner.gain), "a layer lacks a norm");
+        return made;
+    }
+
+    Layer layer(const py::dict& from, bool decodes) {
+        Layer made;
+        const int d = network->features;
+        const py::dict attention = part(from, "self_attention"), cross = part(from, "cross_attention"),
+                       merge = part(from, "merge");
+        made.norm_first = from["norm_first"].cast<bool>();
+        made.heads = attention["heads"].cast<int>();
+        made.features = attention["features"].cast<int>();
+        require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
+                "a head's features are a multiple of 16");
+        made.scale = attention["scale"].cast<float>();
+        const int width = made.width();
+        made.qkv = linear(attention, "qkv", 3 * width, d);
+        made.out = linear(attention, "out", d, width);
+        made.cross_q = linear(cross, "q", width, d);
+        made.cross_kv = linear(cross, "kv", 2 * width, d);
+        made.cross_out = linear(cross, "out", d, width);
+        require(made.qkv && made.out, "a layer lacks a part");
+        const bool reads = made.cross_q && made.cross_kv && made.cross_out;
+        require(reads || !(decodes || made.cross_q), "a layer does not see the source");
+        made.self_norm = norm(from, "self_norm");
+        made.cross_norm = norm(from, "cross_norm");
+        if (from.contains("ffn")) {
+            made.ffn = feed_forward(from, "ffn");
+            return made;
+        }
+        // What layers of speech have in place of that, and beside attention.
+        made.ffn_before = feed_forward(from, "ffn1");
+        made.ffn = feed_forward(from, "ffn2");
+        made.distances = linear(attention, "positions", width, d);
+        if (made.distances) {
+            made.content = floats(attention["bias_u"], width);
+            made.position = floats(attention["bias_v"], width);
+        }
+        made.gating = gating(from, from.contains("cgmlp") ? "cgmlp" : "conv");
+        made.merge_out = linear(merge, "out", d, 2 * d);
+        if (made.merge_out) made.merge = depthwise(merge, "depthwise", 2 * d);
+        made.final_norm = norm(from, "final_norm");
+        made.conditioned = from["conditioned"].cast<bool>();
+        require(!made.conditioned || (network->ctc && network->condition), "a layer reads what nothing predicts");
+        return made;
+    }
+
+    Stack stack(const py::dict& from, bool decodes) {
+        Stack made;
+        const py::dict embedding = part(from, "embedding");
+        made.embedding.words = linear(embedding, "words");
+        require(made.embedding.words ? made.embedding.words->inputs == network->features : !decodes,
+                "words of another size");
+        made.embedding.scale = embedding["scale"].cast<float>();
+        made.embedding.count = embedding["count"].cast<int>();
+        if (embedding.contains("positions"))
+            made.embedding.positions =
+                floats(embedding["positions"], (py::ssize_t)made.embedding.count * network->features);
+        made.embedding.norm = norm(embedding, "norm");
+        for (const auto& each : from["layers"].cast<py::list>())
+            made.layers.push_back(layer(each.cast<py::dict>(), decodes));
+        made.norm = norm(from, "norm");
+        if (made.layers.empty() || !from.contains("relative")) return made;
+        made.farthest = from["farthest"].cast<int>();
+        made.relative = floats(from["relative"], made.layers[0].heads * (2 * (py::ssize_t)made.farthest + 1));
+        for (const Layer& each : made.layers)
+            require(each.heads == made.layers[0].heads, "biases by distance of other heads than a layer's");
+        return made;
+    }
+
+    Subsampling subsampling(const py::dict& encoder) {
+        Subsampling made;
+        const py::dict from = part(encoder, "frames"), layers = part(encoder, "subsample");
+        const auto strides = from["strides"].cast<std::vector<int>>();
+        const auto taps_of_each = (layers.contains("conv") ? layers : encoder)["conv"].cast<py::list>();
+        made.images = from["images"].cast<bool>();
+        made.features = from["features"].cast<int>();
+        made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
+        int left = made.images ? made.features : 1, channels = made.images ? 1 : made.features;
+        for (size_t i = 0; i < strides.size(); i++) {
+            const Linear* taps = &taps_of_each[i].cast<std::shared_ptr<Layered>>()->packed->linear;
+            made.convolutions.push_back({taps, strides[i]});
+            keep.push_back(taps_of_each[i]);
+            require(taps->inputs == 3 * channels * (made.images ? 3 : 1), "a convolution of another size");
+            if (made.images) left = left < 3 ? 0 : (left - 3) / strides[i] + 1;
+            channels = taps->outputs;
+        }
+        require(!made.convolutions.empty() && left > 0, "convolutions that leave no features");
+        made.out = linear(layers, "out", network->features, left * channels);
+        require(made.out || left * channels == network->features, "positions of other features");
+        return made;
+    }
+
+    Parallel parallel(const py::dict& from) {
+        Parallel made;
+        const int d = network->features;
+        made.copied = named(COPIES, from["copied"].cast<std::string>());
+        if (from.contains("frames")) made.frames = from["frames"].cast<int>();
+        if (from.contains("temperature")) made.temperature = from["temperature"].cast<float>();
+        made.lengths = linear(from, "lengths");
+        require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
+        const py::dict cif = part(from, "cif"), links = part(from, "links");
+        made.fire_out = linear(cif, "out", 1, d);
+        if (made.fire_out) {
+            made.tail = cif["tail"].cast<double>();
+            if (py::isinstance<py::tuple>(cif["conv"]))
+                made.fire_depthwise = depthwise(cif, "conv", d);
+            else
+                made.fire_taps = linear(cif, "conv", d, 3 * d);
+        }
+        made.query = linear(links, "query");
+        if (!made.query) return made;
+        made.by_features = links["by_features"].cast<bool>();
+        made.longest_link = links["longest_link"].cast<int>();
+        if (links.contains("positions"))
+            made.positions = floats(links["positions"], (py::ssize_t)network->most_target * d);
+        const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
+        made.query = linear(links, "query", d, inputs);
+        made.key = linear(links, "key", d, inputs);
+        made.gate = linear(links, "gate");
+        require(made.key && made.gate && made.gate->inputs == inputs && d % made.gate->outputs == 0,
+                "links lack a part, or have one of another size");
+        return made;
+    }
+
+    explicit Builder(const py::dict& from) {
+        network->features = from["features"].cast<int>();
+        const int d = network->features;
+        network->ctc = linear(from, "ctc");
+        require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
+        if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
+        if (network->condition) network->condition_normed = from["condition_normed"].cast<bool>();
+        const py::dict encoder = part(from, "encoder"), output = part(from, "output");
+        network->encoder = stack(encoder, false);
+        if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), false);
+        if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), true);
+        network->output = from.contains("output") ? linear(output, "words") : network->ctc;
+        require(network->output && network->output->inputs == network->features, "an output layer of another size");
+        if (from.contains("output")) network->output_scale = output["scale"].cast<float>();
+        if (output.contains("bias") && !output["bias"].is_none()) {
+            network->biased = *network->output;
+            network->biased.bias = floats(output["bias"], network->output->width());
+            network->output = &network->biased;
+        }
+        network->words = network->output->outputs;
+        network->most_source = network->encoder.embedding.count;
+        network->most_target = network->decoder.embedding.count;
+        const Linear* read = network->encoder.embedding.words;
+        if (encoder.contains("frames")) {
+            network->subsampling = subsampling(encoder);
+            network->most_source = part(encoder, "frames")["most"].cast<int>();
+            read = network->prompt.embedding.words;
+            const int front = read ? network->prompt.embedding.count : 0;
+            require(network->subsampling.positions(network->most_source) <= network->encoder.embedding.count - front,
+                    "a position for each of a source's");
+        }
+        network->source_words = read ? read->outputs : 0;
+        for (const Layer& each : network->encoder.layers)
+            require(!each.cross_q || !network->prompt.layers.empty(), "a layer of the encoder reads no prompt");
+        const Linear* said = network->decoder.embedding.words;
+        require(!said || said->outputs == network->words, "as many words are read as written");
+        if (from.contains("copied")) network->parallel = parallel(from);
+    }
+};
+
+}  // namespace
+
+void bind_model(py::module_& m) {
+    py::class_<Layered, std::shared_ptr<Layered>>(m, "Linear")
+        .def_static("pack", &pack, py::arg("weights"), py::arg("bias"), py::arg("type"))
+        .def_static("packed", &packed, py::arg("weights"), py::arg("bias"), py::arg("scales"), py::arg("outputs"),
+                    py::arg("inputs"), py::arg("type"))
+        .def_property_readonly("outputs", [](const Layered& l) { return l.packed->linear.outputs; })
+        .def_property_readonly("inputs", [](const Layered& l) { return l.packed->linear.inputs; })
+        .def_property_readonly("weights",
+                               [](const Layered& l) {
+                                   return py::array_t<uint8_t>((py::ssize_t)l.packed->linear.bytes(),
+                                                               static_cast<const uint8_t*>(l.packed->linear.weights));
+                               })
+        .def_property_readonly("scales", [](const Layered& l) -> py::object {
+            if (!l.packed->linear.scales) return py::none();
+            return Floats(l.packed->linear.outputs, l.packed->linear.scales);
+        });
+
+    py::class_<Model, std::shared_ptr<Model>>(m, "Model").def(py::init([](const py::dict& parts) {
+        Builder built(parts);
+        return Model{built.network, std::move(built.keep)};
+    }));
+}
+
+}  // namespace nartk
