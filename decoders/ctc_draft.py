@@ -30,7 +30,7 @@ class CtcDraft(ParallelDrafts, AdaptiveDrafts):
     needs = (PassScorer, FrameScorer)
 
     def make_drafter(self, scorer: Any) -> Drafter:
-        return OwnFrames(scorer, longest=self.block_size, nodes=self.tree)
+        return OwnFrames(scorer, longest=self.block_size)
 
 
 class OwnFrames(FrameDrafter):

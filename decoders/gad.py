@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nartk.decoders.drafters.parallel import ParallelDrafts, declared_for, drafting
+from nartk.decoders.drafters.parallel import BranchingDrafts, declared_for, drafting
 from nartk.decoders.loop.acceptance import (
     Acceptance,
     ArgmaxAcceptance,
@@ -29,7 +29,7 @@ _NEARLY = Promise(Guarantee.APPROXIMATE, "drafted words are accepted that are ne
 
 
 @register_decoder("gad")
-class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
+class GeneralizedAggressive(BranchingDrafts, AdaptiveDrafts):
     """Drafts with a non-autoregressive model; equal to greedy search, unless --beta is above 1.
 
     With --beta above 1 (GAD++, section 3.2 of the paper, whose top-beta and tau these are), a drafted token
@@ -75,11 +75,18 @@ class GeneralizedAggressive(ParallelDrafts, AdaptiveDrafts):
                 f"{named('drafter')} names an autoregressive model, which drafts one token at a time",
                 fix=f"use {named('strategy', 'speculative')}, or name a non-autoregressive model",
             )
-        declared_for(scorer)
+        declared = declared_for(scorer)
+        if self.tree and not issubclass(declared, BranchingDrafts):
+            raise StrategyMismatchError(
+                f"{named('tree')} is {self.tree}, but {named('drafter')} names a model whose drafts do not "
+                "branch",
+                fix="leave it out, or name a DA-Transformer",
+            )
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         small = self.auxiliary["drafter"]
-        return declared_for(small)(block_size=self.block_size, tree=self.tree).make_drafter(small)
+        own: dict[str, int] = {"tree": self.tree} if self.tree else {}
+        return declared_for(small)(block_size=self.block_size, **own).make_drafter(small)
 
     def acceptance(self) -> Acceptance:
         return ArgmaxAcceptance() if self.beta == 1 else NearlyBest(self.beta, self.tau)

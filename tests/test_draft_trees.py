@@ -1,4 +1,4 @@
-"""Drafts of parallel models that branch: greedy search's output, and the best draft stays the first path.
+"""Drafts of graphs that branch: greedy search's output, and the best draft stays the first path.
 
 The oracles are greedy search, enumerations in plain Python, the same drafter without a tree, which is asked
 beside the other, and cases worked by hand.
@@ -10,39 +10,32 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
-from itertools import groupby, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from support.parallel_drafters import (
-    KINDS,
-    KnowingFrames,
-    LogitScores,
     ScriptedGraphs,
     parallel_drafter,
     small_drafter,
-    with_drafter,
 )
 from support.pass_strategies import Proposes, paths_of
 from support.scripted_passes import (
     EOS,
-    ScriptPasses,
     decode,
     outputs_of,
     plain_greedy,
-    random_request,
     random_table,
 )
 
 from nartk.decoders.drafters.lattice import Lattice, Option, likeliest_pairs
-from nartk.decoders.drafters.parallel_text import frame_options
 from nartk.decoders.loop.acceptance import Verdict, Verified
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
-from nartk.errors import UsageError
+from nartk.errors import StrategyMismatchError, UsageError
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.passes import Scores, Want
+from nartk.protocols.passes import Want
 from nartk.registry import make_strategy
 
 RUN = 8  # tokens of a branch, at most
@@ -161,7 +154,7 @@ def test_the_enumeration_notices_tokens_judged_by_themselves(monkeypatch: pytest
     assert grown_wrongly(40) > 0
 
 
-# What may follow in frames and graphs.
+# What may follow in graphs.
 
 
 def test_the_likeliest_pairs_by_enumeration() -> None:
@@ -185,40 +178,6 @@ def test_the_likeliest_pairs_by_enumeration() -> None:
             )
 
 
-def test_what_frames_may_have_by_enumeration() -> None:
-    """Label 0 is the blank, 1 is never said. So few frames have no more pairs than are looked at."""
-    for seed in range(40):
-        rng, count = np.random.default_rng(seed), 1 + seed % 5
-        logits = 3 * rng.normal(size=(count, 5))
-        rows = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).tolist()
-        labels = [max((0, 2, 3, 4), key=row.__getitem__) for row in rows]
-        order = [sorted((0, 2, 3, 4), key=lambda word, row=row: -row[word]) for row in rows]  # type: ignore[misc]
-        top = np.array(order, np.int32)
-        log_probs = np.array([[row[w] for w in each] for row, each in zip(rows, order, strict=True)])
-        blanks = np.array([row[0] for row in rows], np.float32)
-        found = frame_options(labels, top, log_probs.astype(np.float32), blanks, blank=0, eos=9)
-        places, size = [], 0
-        for label, run in groupby(labels):
-            places += [size if label else -1 for _ in run]
-            size += label != 0
-        assert len(found) == size + 1
-        goes_on = [t > 0 and 0 <= places[t] == places[t - 1] for t in range(count)]
-        quiet = [
-            math.log(math.exp(row[0]) + goes_on[t] * math.exp(row[labels[t]])) for t, row in enumerate(rows)
-        ]
-        for place in range(size + 1):
-            begin = max((t + 1 for t in range(count) if 0 <= places[t] < place), default=0)
-            best: dict[int, tuple[float, int]] = {9: (sum(quiet[begin:]), size + 1)}
-            for t, token in product(range(begin, count), (2, 3, 4)):
-                if not (goes_on[t] and token == labels[t]):
-                    pair = (sum(quiet[begin:t]) + rows[t][token], max(places[: t + 1]) + 1)
-                    best[token] = max(best.get(token, pair), pair)
-            wanted = {
-                token: (pytest.approx(chance, abs=1e-4), lead) for token, (chance, lead) in best.items()
-            }
-            assert {token: (lprob, lead) for token, lprob, lead in found[place]} == wanted
-
-
 def drafted(drafter: Drafter, request: Request) -> Draft:
     """What is drafted first."""
     (state,) = drafter.start([request], [0])
@@ -231,7 +190,7 @@ def test_a_graph_branches_as_a_loop_says() -> None:
     """The first draft of each graph, with what may follow each vertex taken from its pairs, one by one."""
     nodes, block, words = 12, 5, 9
     graphs = ScriptedGraphs(3, graphs=8, largest=9, words=words, spread=1.0)
-    drafter = parallel_drafter(graphs, block, nodes=nodes)
+    drafter = parallel_drafter(graphs, block, tree=nodes)
     for i in range(8):
         links, last = graphs.links[i], graphs.sizes[i] - 1
         chances: list[dict[int, float]] = [{}]
@@ -254,53 +213,6 @@ def test_a_graph_branches_as_a_loop_says() -> None:
         found = paths_of(drafted(drafter, Request(0, (i, EOS), 20)))
         assert found[: len(chain)] == [tuple(chain[: j + 1]) for j in range(len(chain))]
         assert {*found[len(chain) :]} == {*sorted(paths, key=lambda path: -paths[path])[:nodes]}
-
-
-class Unsure(KnowingFrames):
-    """Frames of given probabilities, the same for all sources.
-
-    Args:
-        chances: For each frame those of some labels; the others share the rest.
-    """
-
-    def __init__(self, words: int, chances: Sequence[dict[int, float]], *, blank: int | None = 0) -> None:
-        super().__init__(words, {}, blank=blank)
-        self.chances = chances
-
-    def frames(self, memory: Any) -> Any:
-        return np.full(len(memory), len(self.chances), np.int32)
-
-    def read_frames(self, memory: Any, want: Want) -> Scores:
-        rows = np.zeros((len(self.chances), len(self.vocab)), np.float32)
-        for row, chances in zip(rows, self.chances, strict=True):
-            row[:] = (1 - sum(chances.values())) / (len(row) - len(chances))
-            for label, chance in chances.items():
-                row[label] = chance
-        return LogitScores(np.tile(np.log(rows), (len(memory), 1)), want)
-
-
-# They say 5 6 7: 5 in a run, 6 or 8 or nothing, and 7.
-FRAMES = [{5: 0.99}, {5: 0.99}, {6: 0.5, 8: 0.3, 0: 0.19}, {0: 0.98}, {7: 0.99}]
-
-
-@pytest.mark.parametrize(("output", "chain", "tree"), [((5, 8, 7), 2, 1), ((5, 7), 2, 1), ((5, 6, 7), 1, 1)])
-def test_other_labels_of_frames_by_hand(output: tuple[int, ...], chain: int, tree: int) -> None:
-    """Passes to a word replaced and to one left out. A chain's first pass outputs 5 and another."""
-    scorer = ScriptPasses(40, {(4, EOS): [*output, EOS]})
-    for nodes, passes in ((0, chain), (8, tree)):
-        strategy = with_drafter(Unsure(40, FRAMES), tree=nodes)
-        (result,) = decode(strategy, scorer, [Request(0, (4, EOS), 20)])
-        assert outputs_of([result]) == [[*output, EOS]]
-        assert result.passes == passes
-        assert result.branches == (nodes > 0 and chain > 1)
-
-
-def test_a_run_is_not_drafted_twice() -> None:
-    """5 goes on in the second frame: without blank it is a second word, with blank it is none."""
-    for blank, wanted in ((0, False), (None, True)):  # without blank, 0 is a word as well
-        drafter = parallel_drafter(Unsure(40, FRAMES, blank=blank), 25, nodes=20)
-        draft = drafted(drafter, Request(0, (4, EOS), 20))
-        assert any(path[:2] == (5, 5) for path in paths_of(draft)) == wanted
 
 
 # The best draft stays the first path.
@@ -343,20 +255,16 @@ class Watches:
             drafter.stop(own)
 
 
-def gains(kind: str, seeds: int = 2) -> tuple[list[int], int]:
+def gains(seeds: int = 2) -> tuple[list[int], int]:
     """By how many tokens each pass of a tree is ahead of the best draft alone; paths that do not begin so."""
     found, behind = [], 0
     for seed in range(seeds):
-        rng = random.Random(f"{kind}.{seed}")
+        rng = random.Random(f"dag.{seed}")
         scorer = random_table(rng)
         words = len(scorer.vocab)
-        if kind == "dag":
-            small: Any = ScriptedGraphs(seed, graphs=12, largest=12, words=words, spread=1.0)
-            requests = [Request(i, (i, EOS), rng.choice([8, 25])) for i in range(min(12, words))]
-        else:
-            small = small_drafter(kind, words, seed)
-            requests = [dataclasses.replace(random_request(rng, i, words, 12), prefix=()) for i in range(12)]
-        watch = Watches(*(parallel_drafter(small, 5, nodes=nodes) for nodes in (0, 30)))
+        small = ScriptedGraphs(seed, graphs=12, largest=12, words=words, spread=1.0)
+        requests = [Request(i, (i, EOS), rng.choice([8, 25])) for i in range(min(12, words))]
+        watch = Watches(*(parallel_drafter(small, 5, tree=nodes) for nodes in (0, 30)))
         strategy = Proposes(drafter=lambda scorer, watch=watch: watch)  # type: ignore[misc]
         results = decode(strategy, scorer, requests, batch_size=rng.choice([1, 4]), trace=True)
         assert outputs_of(results) == plain_greedy(scorer.table, requests)
@@ -376,22 +284,31 @@ def gains(kind: str, seeds: int = 2) -> tuple[list[int], int]:
     return found, behind
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_pass_accepts_fewer_tokens_than_the_best_draft_alone(kind: str) -> None:
-    ahead, behind = gains(kind)
+def test_no_pass_accepts_fewer_tokens_than_the_best_draft_alone() -> None:
+    ahead, behind = gains()
     assert behind == 0
     assert min(ahead) >= 0
     assert sum(ahead) > 0
 
 
 def test_a_tree_whose_first_path_is_another_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known to be wrong: each word of the best draft taken for its neighbour."""
-    of = Lattice.of
-    monkeypatch.setattr(
-        Lattice, "of", lambda words, onward, options: of([word ^ 1 for word in words], onward, options)
+    """Known to be wrong: the best draft of a tree begins a vertex later."""
+    tree = Lattice.tree
+    monkeypatch.setattr(Lattice, "tree", lambda self, node, **sizes: tree(self, self.onward[node], **sizes))
+    assert gains(1)[1] > 0
+
+
+def test_drafts_that_do_not_branch_are_refused_a_tree() -> None:
+    strategy = dataclasses.replace(
+        make_strategy("gad", {"drafter": "a name", "tree": 8}),
+        auxiliary={"drafter": small_drafter("ctc", 9, 1)},
     )
-    for kind in ("blockwise", "ctc"):
-        assert gains(kind, 1)[1] > 0, kind
+    with pytest.raises(StrategyMismatchError) as caught:
+        strategy.check_auxiliary()
+    assert str(caught.value) == (
+        "error[E103 StrategyMismatch] tree is 8, but drafter names a model whose drafts do not branch. "
+        "Fix: leave it out, or name a DA-Transformer."
+    )
 
 
 def test_a_tree_and_beta_are_refused_together() -> None:

@@ -97,9 +97,9 @@ def run(strategy: Any, scorer: Any, requests: Sequence[Request], batch_size: int
 # The promise of beta 1: P1, P2, P4, P7 and P8.
 
 
-def mismatches(kind: str, cases: int, *, rule: Acceptance | None = None, tree: bool = False) -> int:
+def mismatches(kind: str, cases: int, *, rule: Acceptance | None = None) -> int:
     """How many random sentences are decoded otherwise than greedily with a drafter that half knows them."""
-    wrong = accepted = rejected = branches = left = 0
+    wrong = accepted = rejected = left = 0
     for seed, batch_size in itertools.product(range(cases // 40), BATCHES if rule is None else (8,)):
         rng = random.Random(f"{kind}.{seed}")
         scorer = random_table(rng)
@@ -107,32 +107,29 @@ def mismatches(kind: str, cases: int, *, rule: Acceptance | None = None, tree: b
         requests = [random_request(rng, i, words, 24) for i in range(40)]
         answers = {r.source: spoilt(rng, r.source, words) for r in requests}
         drafter = SCRIPTED[kind](words, answers)
-        nodes = rng.choice([1, 9, 30]) if tree else 0
-        strategy = with_drafter(drafter, block_size=rng.choice([1, 2, 3, 8, 25]), tree=nodes)
+        strategy = with_drafter(
+            drafter, block_size=rng.choice([1, 2, 3, 8, 25]), tree=rng.choice([0, 1, 9, 30])
+        )
         if rule is not None:
             object.__setattr__(strategy, "acceptance", lambda: rule)
         found = run(strategy, scorer, requests, batch_size)
         wrong += len(differing(outputs_of(found), plain_greedy(scorer.table, requests)))
         accepted += sum(result.accepted for result in found)
         rejected += sum(result.drafted - result.accepted for result in found)
-        branches += sum(result.branches for result in found)
         left += sum(result.left_mid_batch for result in found)
     assert rule is not None or min(accepted, rejected, left) > 0
-    assert not tree or branches > 0 or kind == "graph"  # which knows one path alone
     return wrong
 
 
-@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", SCRIPTED)
-def test_p1_the_output_is_greedys(kind: str, tree: bool) -> None:
-    assert mismatches(kind, 80, tree=tree) == 0
+def test_p1_the_output_is_greedys(kind: str) -> None:
+    assert mismatches(kind, 160) == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", SCRIPTED)
-def test_p1_at_full_size(kind: str, tree: bool) -> None:
-    assert mismatches(kind, 8_000, tree=tree) == 0
+def test_p1_at_full_size(kind: str) -> None:
+    assert mismatches(kind, 16_000) == 0
 
 
 class AnyLength(DraftLength):
@@ -242,7 +239,7 @@ def changed_bits(kind: str, type: str, seeds: Sequence[int]) -> int:
             rejected += sum(result.drafted - result.accepted for result in found)
             branches += sum(result.branches for result in found)
     assert min(accepted, rejected) > 0
-    assert branches > 0 or kind not in KINDS
+    assert branches > 0 or kind != "dag"
     return wrong
 
 
@@ -259,8 +256,7 @@ def test_p2_and_p4_at_full_size(kind: str, type: str) -> None:
     assert changed_bits(kind, type, range(1, 30)) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tree", [0, 9])
+@pytest.mark.parametrize(("kind", "tree"), [*((kind, 0) for kind in KINDS), ("dag", 9)])
 def test_p3_ties_change_no_bit(kind: str, tree: int) -> None:
     """Every second word scores as the word before it, or all words do."""
     for seed, is_silent in itertools.product(range(2), (False, True)):

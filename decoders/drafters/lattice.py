@@ -1,6 +1,6 @@
-"""Alternatives to a parallel model's draft: other words at its nodes, the likeliest as a tree.
+"""Alternatives to a graph's best draft: other words at its nodes, the likeliest as a tree.
 
-A node is a position of a text, or a vertex of a graph. Symbols: P nodes that have a word, L edges from a
+A node is a vertex of the graph. Symbols: P nodes that have a word, L edges from a
 node, C words at the end of each.
 """
 
@@ -103,17 +103,6 @@ class Lattice:
             tokens.append(token)
             parents.append(parent)
         return Draft(tokens, parents)
-
-
-def options_of(
-    words: Sequence[int], log_probs: Sequence[float], onward: int, end: int, eos: int
-) -> list[Option]:
-    """Options at a node that leads onward, or with eos to the end; nothing impossible."""
-    return [
-        Option(word, log_prob, end if word == eos else onward)
-        for word, log_prob in zip(words, log_probs, strict=True)
-        if word >= 0 and log_prob > -np.inf
-    ]
 
 
 def likeliest_pairs(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nartk.architectures import architectures
-from nartk.decoders.drafters.lattice import Lattice
-from nartk.decoders.loop.drafter import Draft, DrafterOptions, PlainDrafter
+from nartk.decoders.loop.drafter import DrafterOptions, PlainDrafter
 from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import IntArray, costs_of
@@ -22,8 +21,16 @@ class ParallelDrafts(DrafterOptions):
     of_model = True
 
     block_size: int = option(25, "longest draft, tokens; no more than a blockwise model has learnt", low=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BranchingDrafts(ParallelDrafts):
+    """Base of what declares a drafter whose drafts may branch."""
+
     tree: int = option(
-        0, "tokens that are drafted beside the best draft, where it may go on otherwise; 0: none", low=0
+        0,
+        "tokens that a DA-Transformer drafts beside the best draft, where it may go on otherwise; 0: none",
+        low=0,
     )
 
 
@@ -32,18 +39,17 @@ class ReadOnce(PlainDrafter):
 
     Args:
         longest: Most tokens of a draft.
-        nodes: Most tokens beside the best draft; 0: a chain.
     """
 
-    def __init__(self, scorer: Any, *, longest: int, nodes: int) -> None:
-        self.scorer, self.longest, self.nodes = scorer, longest, nodes
+    def __init__(self, scorer: Any, *, longest: int) -> None:
+        self.scorer, self.longest = scorer, longest
 
     def read(self, memory: IntArray) -> list[Any]:
         """The states of new rows, of encoded sources [B]."""
         raise NotImplementedError
 
     def tokens(self, levels: int) -> int:
-        return min(levels, self.longest) + self.nodes
+        return min(levels, self.longest)
 
     def start_time(self, source: float) -> float:
         costs = costs_of(self.scorer)
@@ -55,13 +61,6 @@ class ReadOnce(PlainDrafter):
             return self.read(own)
         finally:
             self.scorer.free(own)
-
-    def along(self, lattice: Lattice, node: int, budget: int) -> Draft:
-        """The draft from a node on, and where drafts branch what else may be there."""
-        longest = min(self.longest, budget)
-        if self.nodes:
-            return lattice.tree(node, longest=longest, levels=budget, nodes=self.nodes)
-        return Draft(lattice.path(node, longest))
 
 
 def declared_for(scorer: Any) -> type[ParallelDrafts]:

@@ -6,17 +6,16 @@ Symbols: K drafted tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
-from nartk.decoders.drafters.lattice import BRANCHES, Lattice, options_of
 from nartk.decoders.drafters.parallel import ParallelDrafts
 from nartk.decoders.loop.drafter import Draft, Drafter, PlainDrafter
 from nartk.decoders.loop.rows import Row
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import BlockScorer, Canvas, always_banned
-from nartk.protocols.passes import FloatArray, IntArray, Want, costs_of
+from nartk.protocols.passes import IntArray, Want, costs_of
 from nartk.registry import register_drafter
 
 _OUTPUT = 15  # tokens that an output is taken to have when it is drafted for
@@ -29,7 +28,7 @@ class BlockDrafts(ParallelDrafts):
     needs = (BlockScorer,)
 
     def make_drafter(self, scorer: BlockScorer) -> Drafter:
-        return BlockDrafter(scorer, longest=self.block_size, nodes=self.tree)
+        return BlockDrafter(scorer, longest=self.block_size)
 
 
 class BlockDrafter(PlainDrafter):
@@ -39,16 +38,14 @@ class BlockDrafter(PlainDrafter):
 
     Args:
         longest: Most tokens of a draft.
-        nodes: Most tokens beside the best draft; 0: a chain.
     """
 
-    def __init__(self, scorer: BlockScorer, *, longest: int, nodes: int) -> None:
-        self.scorer, self.longest, self.nodes = scorer, min(longest, scorer.block), nodes
-        self.top = min(BRANCHES + 1, len(scorer.vocab)) if nodes else 0
+    def __init__(self, scorer: BlockScorer, *, longest: int) -> None:
+        self.scorer, self.longest = scorer, min(longest, scorer.block)
         self.costs = costs_of(scorer)
 
     def tokens(self, levels: int) -> int:
-        return min(levels, self.longest) + self.nodes
+        return min(levels, self.longest)
 
     def start_time(self, source: float) -> float:
         return self.costs.encoding * source
@@ -76,19 +73,9 @@ class BlockDrafter(PlainDrafter):
             return [Draft() for _ in rows]
         canvas, only = self._canvas(drafting)
         banned = always_banned((self.scorer.mask, self.scorer.vocab.pad), len(only))
-        scores = self.scorer.fill(canvas, Want(only=only, banned=banned, top=self.top))
-        best, begin, drafts = scores.best.tolist(), 0, []
-        for count, budget in zip(counts, budgets, strict=True):
-            tokens = self._up_to_eos(best[begin : begin + count])
-            if self.nodes and count:
-                part = slice(begin, begin + len(tokens))
-                draft = self._tree(tokens, scores.top[part], scores.top_log_probs[part], budget)
-            else:
-                draft = Draft(tokens)
-            draft.passes = int(count > 0)
-            drafts.append(draft)
-            begin += count
-        return drafts
+        best = iter(self.scorer.fill(canvas, Want(only=only, banned=banned)).best.tolist())
+        tokens = [self._up_to_eos([*islice(best, count)]) for count in counts]
+        return [Draft(each, passes=int(bool(each))) for each in tokens]
 
     def _canvas(self, drafting: Sequence[tuple[Row, int]]) -> tuple[Canvas, IntArray]:
         """Outputs with unfilled positions behind them, and the indices of these."""
@@ -103,12 +90,3 @@ class BlockDrafter(PlainDrafter):
     def _up_to_eos(self, tokens: list[int]) -> list[int]:
         eos = self.scorer.vocab.eos
         return tokens[: tokens.index(eos) + 1] if eos in tokens else tokens
-
-    def _tree(self, tokens: list[int], top: IntArray, log_probs: FloatArray, levels: int) -> Draft:
-        """The best words [K] and the likeliest ones [K,C] as a tree."""
-        end, eos = len(tokens), self.scorer.vocab.eos
-        onward = range(1, end + 1)
-        rows = zip(top.tolist(), log_probs.tolist(), onward, strict=True)
-        options = [options_of(*row, end, eos) for row in rows]
-        lattice = Lattice.of(tokens, onward, options)
-        return lattice.tree(0, longest=end, levels=levels, nodes=self.nodes)

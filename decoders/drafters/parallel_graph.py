@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nartk.decoders.drafters.lattice import BRANCHES, Lattice, Option, likeliest_pairs
-from nartk.decoders.drafters.parallel import ParallelDrafts, ReadOnce
+from nartk.decoders.drafters.parallel import BranchingDrafts, ReadOnce
 from nartk.decoders.graphs.graph import read_words
 from nartk.decoders.loop.drafter import Draft, Drafter
 from nartk.decoders.loop.rows import Row
@@ -58,7 +58,7 @@ class GraphState:
 
 
 @register_drafter("graph")
-class GraphDrafts(ParallelDrafts):
+class GraphDrafts(BranchingDrafts):
     """The lookahead path from the vertex at which the output ends."""
 
     needs = (GraphScorer,)
@@ -74,9 +74,19 @@ class GraphDrafter(ReadOnce):
     forward pass of Huang et al. 2022 (arXiv:2205.07459, section 3.4) with a maximum in the place of the sum.
     So that some path says whatever is accepted, a path may go from any vertex to any, and vertex 0 may say
     any word, at the cost of `JUMP`. A tree's other paths are the likeliest pairs of an edge and a word.
+
+    Args:
+        nodes: Most tokens beside the best draft; 0: a chain.
     """
 
     scorer: GraphScorer
+
+    def __init__(self, scorer: GraphScorer, *, longest: int, nodes: int) -> None:
+        super().__init__(scorer, longest=longest)
+        self.nodes = nodes
+
+    def tokens(self, levels: int) -> int:
+        return super().tokens(levels) + self.nodes
 
     def read(self, memory: IntArray) -> list[GraphState]:
         graphs = self.scorer.graphs(memory)
@@ -106,6 +116,10 @@ class GraphDrafter(ReadOnce):
     def propose(self, row: Row, budget: int) -> Draft:
         state: GraphState = row.state
         state.follow(row.tokens)
-        draft = self.along(state.drafts, int(state.forward.argmax()), budget)
+        longest, vertex = min(self.longest, budget), int(state.forward.argmax())
+        if self.nodes:
+            draft = state.drafts.tree(vertex, longest=longest, levels=budget, nodes=self.nodes)
+        else:
+            draft = Draft(state.drafts.path(vertex, longest))
         draft.passes, state.passes = state.passes, 0
         return draft

@@ -15,7 +15,7 @@ from nartk.architectures import architectures
 from nartk.decoders.drafters.parallel import declared_for
 from nartk.decoders.loop.drafter import Drafter
 from nartk.protocols.contexts import Handles, check_sources
-from nartk.protocols.parallel import Canvas, Graphs
+from nartk.protocols.parallel import Canvas, Graphs, GraphScorer
 from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Want
 from nartk.protocols.reading import Reading, check_want, read
 from nartk.registry import make_strategy
@@ -30,13 +30,23 @@ KINDS = ("blockwise", "nat", "ctc", "dag")
 Answers = Mapping[tuple[int, ...], Sequence[int]]
 
 
-def parallel_drafter(scorer: Any, block_size: int, *, nodes: int = 0) -> Drafter:
-    """What drafts with a model, at most so many tokens, and so many beside the best draft's."""
-    return declared_for(scorer)(block_size=block_size, tree=nodes).make_drafter(scorer)
+def parallel_drafter(scorer: Any, block_size: int, **options: int) -> Drafter:
+    """What drafts with a model, at most so many tokens."""
+    return declared_for(scorer)(block_size=block_size, **options).make_drafter(scorer)
 
 
-def with_drafter(scorer: Any, **options: Any) -> Any:
-    """The strategy with a drafter, as Model.strategy makes it; its drafts are whole."""
+def may_branch(scorer: Any) -> bool:
+    """Tells whether drafts of a model may be trees: those of graphs alone."""
+    return isinstance(scorer, GraphScorer)
+
+
+def with_drafter(scorer: Any, *, tree: int = 0, **options: Any) -> Any:
+    """The strategy with a drafter, as Model.strategy makes it; its drafts are whole.
+
+    Args:
+        tree: Tokens beside the best draft, of a drafter whose drafts may branch.
+    """
+    options["tree"] = tree if may_branch(scorer) else 0
     made = make_strategy("gad", {"drafter": "a name", "adaptive": False, **options})
     return dataclasses.replace(made, auxiliary={"drafter": scorer})
 
