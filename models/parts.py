@@ -75,7 +75,6 @@ def layer_of(part: parts.Part, config: Config) -> Any:
     Words, positions and biases of attention scores are random as models need them; of all others the initial
     weights are torch's own.
     """
-    std = config.d_model**-0.5
     match part:
         case parts.Convolution():
             kind = nn.Conv1d if len(part.kernel) == 1 else nn.Conv2d
@@ -90,19 +89,19 @@ def layer_of(part: parts.Part, config: Config) -> Any:
             return (nn.LayerNorm if part.bias else nn.RMSNorm)(part.features, part.eps)
         case parts.OutputWords():
             output = nn.Linear(part.features, part.count, part.bias)
-            nn.init.normal_(output.weight, std=std)
+            nn.init.normal_(output.weight, std=part.features**-0.5)
             return output
         case parts.Words():
             words = nn.Embedding(part.count, part.features, padding_idx=config.pad)
-            nn.init.normal_(words.weight, std=std)
+            nn.init.normal_(words.weight, std=part.features**-0.5)
             nn.init.zeros_(words.weight[config.pad])
             return words
         case parts.Positions():
             positions = nn.Embedding(part.count, part.features)
-            nn.init.normal_(positions.weight, std=std)
+            nn.init.normal_(positions.weight, std=part.features**-0.5)
             return positions
         case parts.Distances():
-            return DistancesModule(part, std)
+            return DistancesModule(part, config.d_model**-0.5)
         case parts.HeadVectors():
             return nn.Parameter(nn.init.xavier_uniform_(torch.empty(part.heads, part.features)))
     raise TypeError(f"no module computes a {type(part).__name__}")

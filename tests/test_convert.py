@@ -56,6 +56,13 @@ FAIRSEQ_MODELS: dict[str, dict[str, Any]] = {
         "decoder_ffn_embed_dim": 20,
         "encoder_attention_heads": 8,
     },
+    "a decoder of other features": {"decoder_embed_dim": 20, "share_decoder_input_output_embed": True},
+    "a wider decoder": {
+        "decoder_embed_dim": 48,
+        "decoder_normalize_before": True,
+        "layernorm_embedding": True,
+        "decoder_learned_pos": True,
+    },
     "layer drop in training": {"encoder_layerdrop": 0.3, "decoder_layerdrop": 0.2},
 }
 
@@ -129,7 +136,7 @@ def test_names_of_old_checkpoints_convert(tmp_path: Path) -> None:
         ("encoder_layers_to_keep", "0,1"),
         ("decoder_layers_to_keep", "0"),
         ("base_layers", 1),
-        ("decoder_embed_dim", 8),
+        ("decoder_input_dim", 8),
         ("decoder_output_dim", 8),
         ("activation_fn", "gelu_accurate"),
         ("no_decoder_final_norm", True),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nartk.adapters.names import position_table
+from nartk.adapters.names import position_table, require_one_width
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
 from nartk.models.layers import Embedding
@@ -52,8 +52,10 @@ def to_ctranslate2(
 
     Raises:
         MissingDependencyError: ctranslate2 is not installed.
+        UnsupportedCheckpointError: Encoder and decoder have different features.
     """
     ctranslate2 = import_ctranslate2()
+    require_one_width(model.config, "CTranslate2")
     spec = _spec(model, ctranslate2.specs)
     spec.register_source_vocabulary(list((vocab if source_vocab is None else source_vocab).words))
     spec.register_target_vocabulary(list(vocab.words))

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.hugging_face.tensors import names_of
+from nartk.errors import UnsupportedCheckpointError
 from nartk.models.layers import Embedding
 from nartk.models.transformer import Transformer
 
@@ -30,6 +32,15 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
             theirs = names_of(name, names, gated=model.config.gated_ffn)
             found |= zip(theirs, weight.chunk(len(theirs)), strict=True)
     return found
+
+
+def require_one_width(config: TransformerConfig, library: str) -> None:
+    """Raises UnsupportedCheckpointError where encoder and decoder have different features."""
+    if config.features("decoder") != config.d_model:
+        raise UnsupportedCheckpointError(
+            f"`decoder_features` {config.decoder_features}, where models of {library} have `d_model` "
+            f"{config.d_model} on both sides"
+        )
 
 
 def position_table(embedding: Embedding, length: int) -> Tensor:

@@ -23,8 +23,13 @@ _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 # No configuration is of these classes alone, and every method that a dataclass generates delays the start.
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Decoder(Config):
-    """A Transformer's decoder, and the output words."""
+    """A Transformer's decoder, and the output words.
 
+    Raises:
+        UsageError: Same as Config; and it copies vectors of the source, which have other features.
+    """
+
+    decoder_features: int = setting(0, "features of a token of the decoder; 0: d_model")
     decoder_layers: int = setting(6, "layers of the decoder")
     decoder_ffn: int = setting(2048, "inner features of the decoder's feed-forward networks")
     decoder_heads: int = setting(8, "attention heads of the decoder")
@@ -34,13 +39,25 @@ class Decoder(Config):
         "decoder", "one matrix for target and output words (decoder), or none", choices=("decoder", "none")
     )
     output_bias: bool = setting(False, "a bias of the output words")
-    scale_output: bool = setting(False, "divide what the output layer reads by the square root of d_model")
+    scale_output: bool = setting(
+        False, "divide what the output layer reads by the square root of the decoder's features"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        features = self.features("decoder")
+        if features != self.d_model and self.engine_settings().get("copied", "none") != "none":
+            raise UsageError(
+                f"the decoder copies vectors of {self.d_model} features, `decoder_features` is {features}",
+                fix="leave it out",
+            )
 
     def parts(self) -> dict[str, Part]:
-        scale = self.d_model**-0.5 if self.scale_output else 1.0
+        features = self.features("decoder")
+        scale = features**-0.5 if self.scale_output else 1.0
         return {
             "decoder": self.stack_part("decoder", self.target_positions, words=self.tgt_vocab),
-            "output": OutputWords(self.tgt_vocab, self.d_model, self.output_bias, scale),
+            "output": OutputWords(self.tgt_vocab, features, self.output_bias, scale),
             **super().parts(),
         }
 
@@ -231,8 +248,10 @@ class GraphDecoder(LengthHead, Decoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.link_heads < 1 or self.d_model % self.link_heads:
-            raise UsageError(f"`d_model` {self.d_model} is no multiple of `link_heads` {self.link_heads}")
+        features = self.features("decoder")
+        if self.link_heads < 1 or features % self.link_heads:
+            own = "decoder_features" if self.decoder_features else "d_model"
+            raise UsageError(f"`{own}` {features} is no multiple of `link_heads` {self.link_heads}")
         if self.max_transition_length < 1:
             raise UsageError(f"`max_transition_length` is {self.max_transition_length}, below 1")
         low, high = self.scales
@@ -254,7 +273,7 @@ class GraphDecoder(LengthHead, Decoder):
         return low, low if found[2] is None else float(found[2])
 
     def parts(self) -> dict[str, Part]:
-        d, read = self.d_model, self.link_features.split(":")
+        d, read = self.features("decoder"), self.link_features.split(":")
         links: dict[str, Part] = {}
         if "position" in read:
             links["positions"] = Positions("learned", self.max_target_len, d)

@@ -377,14 +377,18 @@ def weight_shapes(parts: Part) -> dict[str, Shape]:
 
 
 def attention(
-    d: int, heads: int, features: int, *, scale: float, bias: bool = True, over_source: bool = False
+    d: int, heads: int, features: int, *, scale: float, bias: bool = True, source: int = 0
 ) -> Group:
-    """Multi-head attention: one matrix for queries, keys and values, or that of queries apart."""
+    """Multi-head attention: one matrix for queries, keys and values, or that of queries apart.
+
+    Args:
+        source: Features of what it attends to; 0: to what it reads itself.
+    """
     width = heads * features
-    if over_source:
+    if source:
         read = {
             "q": IntoHeads(width, d, bias, heads=heads),
-            "kv": IntoHeads(2 * width, d, bias, heads=heads, count=2),
+            "kv": IntoHeads(2 * width, source, bias, heads=heads, count=2),
         }
     else:
         read = {"qkv": IntoHeads(3 * width, d, bias, heads=heads, count=3)}

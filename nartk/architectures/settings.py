@@ -82,7 +82,7 @@ class Config:
     norm: str = setting("layer", "layer norm, or RMSNorm, which has no bias", choices=("layer", "rms"))
     norm_eps: float = setting(1e-5, "what norms add to the variance")
     bias: bool = setting(True, "biases in the linear layers")
-    head_features: int = setting(0, "features of an attention head; 0: d_model divided by the heads")
+    head_features: int = setting(0, "features of an attention head; 0: a token's divided by the heads")
     scale_attention: bool = setting(True, "divide attention scores by the square root of a head's features")
     relative_buckets: int = setting(32, "ranges of distances that relative positions tell apart")
     relative_distance: int = setting(128, "tokens from which on distances are in the last bucket")
@@ -124,9 +124,12 @@ class Config:
     def _check_heads(self, name: str, heads: int) -> None:
         if heads < 1:
             raise UsageError(f"`{name}` is {heads}, below 1")
-        if not self.head_features and self.d_model % heads:
+        side = name.removesuffix("_heads")
+        features = self.features(side)
+        if not self.head_features and features % heads:
+            own = f"{side}_features" if getattr(self, f"{side}_features", 0) else "d_model"
             raise UsageError(
-                f"`d_model` {self.d_model} is no multiple of `{name}` {heads}", fix="set `head_features`"
+                f"`{own}` {features} is no multiple of `{name}` {heads}", fix="set `head_features`"
             )
 
     @classmethod
@@ -149,7 +152,7 @@ class Config:
 
     def engine_settings(self) -> dict[str, Any]:
         """Settings that the engine reads besides the layers."""
-        return {"features": self.d_model}
+        return {"features": self.d_model, "decoder_features": self.features("decoder")}
 
     @property
     def tree(self) -> Group:
@@ -169,31 +172,37 @@ class Config:
         found: int = getattr(self, f"{side}_layers", 0)
         return found
 
+    def features(self, side: str) -> int:
+        """Features of a token of the side, ``encoder`` or ``decoder``."""
+        own: int = getattr(self, f"{side}_features", 0)
+        return own if own else self.d_model
+
     def attention_features(self, side: str) -> int:
         """Features of an attention head of the side, ``encoder`` or ``decoder``."""
         heads: int = getattr(self, f"{side}_heads")
-        return self.head_features if self.head_features else self.d_model // heads
+        return self.head_features if self.head_features else self.features(side) // heads
 
     @property
     def target_positions(self) -> int:
         """Positions of the decoder."""
         return self.max_target_len
 
-    def norm_part(self) -> Norm:
-        """A norm of a layer."""
-        return Norm(self.d_model, self.norm_eps, self.norm == "layer")
+    def norm_part(self, side: str = "encoder") -> Norm:
+        """A norm of a layer of the side, ``encoder`` or ``decoder``."""
+        return Norm(self.features(side), self.norm_eps, self.norm == "layer")
 
     def attention_part(self, side: str, *, over_source: bool = False) -> Group:
-        """Attention of the side, ``encoder`` or ``decoder``."""
+        """Attention of the side, ``encoder`` or ``decoder``, to itself or to what an encoder gives."""
         heads, features = getattr(self, f"{side}_heads"), self.attention_features(side)
         scale = features**-0.5 if self.scale_attention else 1.0
-        return attention(self.d_model, heads, features, scale=scale, bias=self.bias, over_source=over_source)
+        d, source = self.features(side), self.d_model if over_source else 0
+        return attention(d, heads, features, scale=scale, bias=self.bias, source=source)
 
     def layer_part(self, side: str) -> Group:
         """A layer of a Transformer's encoder or decoder."""
         inner: int = getattr(self, f"{side}_ffn")
-        ffn = feed_forward(self.d_model, inner, self.activation, gated=self.gated_ffn, bias=self.bias)
-        norm = self.norm_part()
+        d, norm = self.features(side), self.norm_part(side)
+        ffn = feed_forward(d, inner, self.activation, gated=self.gated_ffn, bias=self.bias)
         parts: dict[str, Part] = {"self_attention": self.attention_part(side), "self_norm": norm}
         if side == "decoder":
             cross = self.attention_part(side, over_source=True)
@@ -201,28 +210,32 @@ class Config:
         parts |= {"ffn": ffn, "ffn_norm": norm}
         return Group(parts, {"norm_first": getattr(self, f"{side}_norm_first")})
 
-    def embedding_part(self, positions: str, count: int, *, words: int | None) -> Group:
+    def embedding_part(
+        self, positions: str, count: int, *, words: int | None, side: str = "encoder"
+    ) -> Group:
         """Embeddings of so many words, None for none, and of positions of a type, if it is one."""
         parts: dict[str, Part] = {}
+        d = self.features(side)
         if words is not None:
-            parts["words"] = Words(words, self.d_model)
+            parts["words"] = Words(words, d)
         if positions in POSITIONS[:2]:
-            parts["positions"] = Positions(positions, count, self.d_model)
+            parts["positions"] = Positions(positions, count, d)
         if self.norm_embedding:
-            parts["norm"] = self.norm_part()
-        scale = math.sqrt(self.d_model) if self.scale_embedding else 1.0
+            parts["norm"] = self.norm_part(side)
+        scale = math.sqrt(d) if self.scale_embedding else 1.0
         return Group(parts, {"scale": scale, "count": count})
 
     def stack_part(self, side: str, count: int, *, words: int | None) -> Group:
         """A Transformer's encoder or decoder of so many positions, and words, None for none."""
         positions: str = getattr(self, f"{side}_positions")
-        parts: dict[str, Part] = {"embedding": self.embedding_part(positions, count, words=words)}
+        embedding = self.embedding_part(positions, count, words=words, side=side)
+        parts: dict[str, Part] = {"embedding": embedding}
         parts["layers"] = Numbered([self.layer_part(side)] * self.layers(side))
         if positions == "relative":
             buckets, heads = self.distance_buckets(side), getattr(self, f"{side}_heads")
             parts["relative"] = Distances(self.relative_buckets, heads, buckets)
         if getattr(self, f"{side}_norm_first"):
-            parts["norm"] = self.norm_part()
+            parts["norm"] = self.norm_part(side)
         return Group(parts, {"farthest": self.relative_distance}, joint="_")
 
     def distance_buckets(self, side: str) -> npt.NDArray[np.int64]:

@@ -30,6 +30,8 @@ from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.
 FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
+# fairseq's own names of options.
+FAIRSEQ_FLAGS = {"d_model": ["encoder_embed_dim"], "decoder_features": ["decoder_embed_dim"]}
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -91,13 +93,13 @@ class CoreModel(BaseFairseqModel):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """One option a field of the configuration. Without defaults: those are the architecture's."""
         for item in cls.options():
-            flag = "--" + item.name.replace("_", "-")
+            flags = ["--" + name.replace("_", "-") for name in (item.name, *FAIRSEQ_FLAGS.get(item.name, ()))]
             settings: dict[str, Any] = {"help": item.metadata["help"], "default": argparse.SUPPRESS}
             if isinstance(item.default, bool):
                 settings["action"] = argparse.BooleanOptionalAction
             else:
                 settings.update(type=type(item.default), choices=item.metadata["choices"])
-            parser.add_argument(flag, **settings)
+            parser.add_argument(*flags, dest=item.name, **settings)
         parser.add_argument(
             "--autocast",
             choices=("none", *AUTOCAST),

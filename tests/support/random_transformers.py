@@ -100,11 +100,24 @@ def magnify(name: str, weight: Tensor, config: TransformerConfig, *, by: float) 
 
 
 def in_order(model: Transformer) -> Iterator[tuple[str, Tensor]]:
-    """Its weights as a checkpoint names them, in the order of the configuration, shared ones once."""
+    """Its weights as a checkpoint names them, shared ones once; biases by distance before layers, norms last.
+
+    The order decides which random numbers each weight is made of.
+    """
     weights, shared = model.state_dict(), model.config.shared_weights()
-    for name in model.config.weight_shapes():
-        if name not in shared:
-            yield name, weights[name]
+    names = [name for name in model.config.weight_shapes() if name not in shared]
+    norms = ("self_norm", "ffn_norm", "cross_norm")
+
+    def place(name: str) -> tuple[int, int, int]:
+        parts = name.split(".")
+        if parts[0].endswith("_layers"):
+            begin = next(i for i, each in enumerate(names) if each.startswith(parts[0]))
+            return begin, int(parts[1]), norms.index(parts[2]) + 1 if parts[2] in norms else 0
+        layers = parts[0].replace("_relative", "_layers")
+        return next(i for i, each in enumerate(names) if each == name or each.startswith(layers)), -1, 0
+
+    for name in sorted(names, key=place):
+        yield name, weights[name]
 
 
 def arrays_of(model: Transformer) -> Mapping[str, npt.NDArray[np.float32]]:

@@ -174,9 +174,8 @@ class _Settings:
             raise CheckpointError(f"setting {name!r} is {value!r}", where=self.where)
         return value
 
-    @property
-    def width(self) -> int:
-        return self.get("encoder_embed_dim", 512)
+    def features(self, side: str) -> int:
+        return self.get(f"{side}_embed_dim", self.get("encoder_embed_dim", 512))
 
     def layers(self, side: str) -> int:
         return self.get(f"{side}_layers", 6)
@@ -200,9 +199,10 @@ class _Settings:
             value = self.values.get(name)
             if value is not None and is_set(value):
                 self._refuse(name, value)
-        for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
-            if self.values.get(name, self.width) != self.width:
-                self._refuse(name, self.values[name], f"other than encoder_embed_dim {self.width}")
+        features = self.features("decoder")
+        for name in ("decoder_input_dim", "decoder_output_dim"):
+            if self.values.get(name, features) != features:
+                self._refuse(name, self.values[name], f"other than decoder_embed_dim {features}")
         activation = self.values.get("activation_fn", _ACTIVATIONS[0])
         if activation not in _ACTIVATIONS:
             self._refuse("activation_fn", activation)
@@ -222,12 +222,14 @@ class _Settings:
             "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
             "tgt_vocab": tensors["output.weight"].shape[0],
             "pad": PAD,
-            "d_model": self.width,
+            "d_model": self.features("encoder"),
             "activation": self.get("activation_fn", "relu"),
             "share_embeddings": self.share_embeddings,
             "scale_embedding": not self.get("no_scale_embedding", False),
             "norm_embedding": self.get("layernorm_embedding", False),
         }
+        if (features := self.features("decoder")) != self.features("encoder"):
+            values["decoder_features"] = features
         for name, default in (("dropout", 0.1), ("attention_dropout", 0.0), ("activation_dropout", 0.0)):
             values[name] = float(self.get(name, default))
         for side, longest in (("encoder", "source"), ("decoder", "target")):

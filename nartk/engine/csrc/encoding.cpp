@@ -10,7 +10,7 @@ namespace nartk {
 template <class Enter>
 Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stack& readers,
                                 const std::vector<int>& lengths, Enter enter, const Made& prompts) {
-    const int step = stride(), d = network->features, count = (int)lengths.size();
+    const int d = stack.embedding.features, step = step_of(d), count = (int)lengths.size();
     const bool speech = network->hears() && &stack == &network->encoder;
     size_t floats = 0;  // of keys and values of a position
     // A word reads keys and values of all the hundreds of positions of sound: in int8, as fp16, half as many bytes.
@@ -118,9 +118,10 @@ std::vector<int> Engine::encode(const int* tokens, const int* of_each, int count
     }
     Lease lease(*this);
     const Stack& stack = network->encoder;
+    const int step = step_of(stack.embedding.features);
     const Made made = encode_all(*lease.space, stack, network->decoder, lengths, [&](int first, int last, float* x) {
         for (int b = first; b < last; b++)
-            for (int i = 0; i < lengths[b]; i++, x += stride()) vector(stack.embedding, words[b][i], x);
+            for (int i = 0; i < lengths[b]; i++, x += step) vector(stack.embedding, words[b][i], x);
     });
     for (int b = 0; b < count; b++) made[b]->tokens.assign(words[b], words[b] + lengths[b]);
     return keep(made);
@@ -157,18 +158,19 @@ std::vector<int> Engine::encode_speech(const std::vector<Speech>& sources) {
     }
     Lease lease(*this);
     Workspace& space = *lease.space;
+    const int step = step_of(network->features);
     Made prompts;
     if (!network->prompt.layers.empty())
         prompts = encode_all(space, network->prompt, network->encoder, read, [&](int first, int last, float* x) {
             for (int b = first; b < last; b++)
-                for (int i = 0; i < read[b]; i++, x += stride()) vector(words, sources[b].prompt[i], x);
+                for (int i = 0; i < read[b]; i++, x += step) vector(words, sources[b].prompt[i], x);
         });
     const auto enter = [&](int first, int last, float* x) {
         for (int b = first; b < last; b++) {
             const int front = sources[b].word_count;
-            for (int i = 0; i < front; i++, x += stride()) vector(words, sources[b].words[i], x);
+            for (int i = 0; i < front; i++, x += step) vector(words, sources[b].words[i], x);
             subsample(space, sources[b].frames, sources[b].length, x);
-            x += (size_t)(positions[b] - front) * stride();
+            x += (size_t)(positions[b] - front) * step;
         }
     };
     return keep(encode_all(space, network->encoder, network->decoder, positions, enter, prompts));

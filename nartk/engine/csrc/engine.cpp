@@ -97,8 +97,6 @@ Engine::~Engine() {
     forks.engines.erase(std::find(forks.engines.begin(), forks.engines.end(), this));
 }
 
-int Engine::stride() const { return rounded(network->features, PANEL); }
-
 void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
                     Epilogue epilogue) {
     const void* inputs = x;
@@ -124,7 +122,8 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
     });
 }
 
-void Engine::normed(const Norm& norm, const float* x, int n, float* y, int d, int step) {
+void Engine::normed(const Norm& norm, const float* x, int n, float* y, int step) {
+    const int d = norm.features;
     for (int i = 0; i < n; i++) {
         const float* from = x + (size_t)i * step;
         float* to = y + (size_t)i * step;
@@ -140,16 +139,16 @@ void Engine::normed(const Norm& norm, const float* x, int n, float* y, int d, in
 
 void Engine::vector(const Embedding& embedding, int word, float* x) {
     kernels->row(*embedding.words, word, embedding.scale, x);
-    std::fill(x + network->features, x + stride(), 0.0f);
+    std::fill(x + embedding.features, x + step_of(embedding.features), 0.0f);
 }
 
 void Engine::embed(const Embedding& embedding, const int* words, const int* positions, int n, float* x) {
-    for (int i = 0; i < n; i++) vector(embedding, words[i], x + (size_t)i * stride());
+    for (int i = 0; i < n; i++) vector(embedding, words[i], x + (size_t)i * step_of(embedding.features));
     place(embedding, positions, n, x);
 }
 
 void Engine::place(const Embedding& embedding, const int* positions, int n, float* x) {
-    const int d = network->features, step = stride();
+    const int d = embedding.features, step = step_of(d);
     for (int i = 0; embedding.positions && i < n; i++)
         kernels->add(x + (size_t)i * step, embedding.positions + (size_t)positions[i] * d, d);
     if (embedding.norm.gain) normed(embedding.norm, x, n, x);
@@ -157,7 +156,7 @@ void Engine::place(const Embedding& embedding, const int* positions, int n, floa
 
 void Engine::finish(float* row, float* to) {
     normed(network->decoder.norm, row, 1, row);
-    for (int k = 0; k < network->features; k++) to[k] = row[k] * network->output_scale;
+    for (int k = 0; k < network->decoder.embedding.features; k++) to[k] = row[k] * network->output_scale;
 }
 
 // By distance from 1 - longest to longest - 1, of each head; null: the stack has none.
@@ -172,7 +171,8 @@ const float* Engine::biases(Workspace& space, const Stack& stack, int longest) {
 }
 
 void Engine::feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n) {
-    const int step = stride(), wide = ffn.up->width() + LANES;  // else rows share few sets of the cache
+    const int step = step_of(ffn.norm.features);
+    const int wide = ffn.up->width() + LANES;  // else rows share few sets of the cache
     if (n > CHUNK) {
         feed_forward(space, ffn, norm_first, x, CHUNK);
         return feed_forward(space, ffn, norm_first, x + (size_t)CHUNK * step, n - CHUNK);
@@ -207,7 +207,8 @@ struct Where {
 template <class Kept, class Over>
 void Engine::attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
                        float* x, int n, int longest, const float* biases, Kept kept, Over over) {
-    const int heads = layer.heads, f = layer.features, width = layer.width(), wide = in.width(), step = stride();
+    const int heads = layer.heads, f = layer.features, width = layer.width(), wide = in.width();
+    const int step = step_of(norm.features);
     sublayer(space, norm, layer.norm_first, x, n, [&](const float* y) {
         float* q = space.projected.get((size_t)n * wide);
         linear(space, in, y, n, step, q, wide);
@@ -332,7 +333,7 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         Lease lease(*this);
         Workspace& space = *lease.space;
         const Stack& stack = network->decoder;
-        const int step = stride(), d = network->features;
+        const int d = stack.embedding.features, step = step_of(d);
         found.hidden.resize(want.only.size() * (size_t)d);
         size_t read_so_far = 0;
         for (int begin = 0; begin < n; begin += CHUNK) {

@@ -18,13 +18,18 @@ constexpr int CHUNK = 128;    // tokens that go through all layers together, so 
 constexpr int BLOCK = 120;    // tokens of a linear layer that stay near, a multiple of what kernels take at once
 constexpr double PART = 2e5;  // multiplications that are worth another thread
 
+// Floats of a token's features in a buffer.
+inline int step_of(int features) { return rounded(features, PANEL); }
+
 struct Norm {
+    int features = 0;             // of what is read, also where there is no norm
     const float* gain = nullptr;  // null: there is no norm here
     const float* bias = nullptr;  // null: RMSNorm
     float eps = 1e-5f;
 };
 
 struct Embedding {
+    int features = 0;               // d
     const Linear* words = nullptr;  // its rows are the words' vectors
     float scale = 1.0f;
     const float* positions = nullptr;  // [count,d]; null: none
@@ -121,7 +126,7 @@ struct Parallel {
 };
 
 struct Network {
-    int features = 0;  // d
+    int features = 0;  // d, of the encoder; the decoder's may be others
     Stack encoder, decoder;
     Stack prompt;                       // encodes words beside frames, which layers of the encoder with `cross_q` read
     Subsampling subsampling;            // of sources of frames
@@ -281,17 +286,15 @@ class Engine {
     void vector(const Embedding& embedding, int word, float* x);
     void place(const Embedding& embedding, const int* positions, int n, float* x);  // adds positions to vectors
     void copy_source(Workspace& space, const Memory& source, const float* fired, const int* words, int places, float* x);
-    void normed(const Norm& norm, const float* x, int n, float* y) {
-        normed(norm, x, n, y, network->features, stride());
-    }
-    void normed(const Norm& norm, const float* x, int n, float* y, int features, int step);
+    void normed(const Norm& norm, const float* x, int n, float* y) { normed(norm, x, n, y, step_of(norm.features)); }
+    void normed(const Norm& norm, const float* x, int n, float* y, int step);
     void finish(float* row, float* to);  // what the output layer reads, [d]
     const float* biases(Workspace& space, const Stack& stack, int longest);
     // x = x + inner(norm(x)) or norm(x + inner(x)): `inner` adds what it gives to x.
     template <class Inner>
     void sublayer(Workspace& space, const Norm& norm, bool first, float* x, int n, Inner inner) {
         if (first) {
-            float* y = space.normed.get((size_t)n * stride());
+            float* y = space.normed.get((size_t)n * step_of(norm.features));
             normed(norm, x, n, y);
             inner(y);
         } else {
@@ -323,7 +326,6 @@ class Engine {
     void link_row(Workspace& space, const float* hidden, int count, float* to);
     void read(Workspace& space, const Want& want, Read& read);
     void read_row(const float* row, int index, const Want& want, Read& read, std::vector<float>& copy);
-    int stride() const;  // floats of a token's features in a buffer
 
     std::mutex mutex;  // of memories and spaces
     std::unordered_map<int, std::shared_ptr<const Memory>> memories;

@@ -66,6 +66,7 @@ std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, 
 struct Builder {
     std::shared_ptr<Network> network = std::make_shared<Network>();
     std::vector<py::object> keep;
+    int width = 0;  // features of the stack whose layers are read
 
     // What is named there; nothing where the model has no such part.
     static py::dict part(const py::dict& from, const char* name) {
@@ -96,11 +97,11 @@ struct Builder {
 
     Norm norm(const py::dict& from, const char* name, int channels = 0) {
         Norm made;
-        const int features = channels ? channels : network->features;
+        made.features = channels ? channels : width;
         if (!from.contains(name)) return made;
         const auto parts = from[name].cast<py::tuple>();  // gain, bias or None, eps
-        made.gain = floats(parts[0], features);
-        made.bias = floats(parts[1], features);
+        made.gain = floats(parts[0], made.features);
+        made.bias = floats(parts[1], made.features);
         made.eps = parts[2].cast<float>();
         return made;
     }
@@ -108,7 +109,7 @@ struct Builder {
     FeedForward feed_forward(const py::dict& layer, const std::string& name) {
         FeedForward made;
         const py::dict from = part(layer, name.c_str());
-        const int d = network->features;
+        const int d = width;
         made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
         made.up = linear(from, "up");
         require(made.up && made.up->inputs == d, "a layer lacks a part");
@@ -132,7 +133,7 @@ struct Builder {
     Gating gating(const py::dict& layer, const std::string& name) {
         Gating made;
         const py::dict from = part(layer, name.c_str());
-        const int d = network->features;
+        const int d = width;
         made.of_gate = from["of_gate"].cast<bool>();
         made.up = linear(from, "up");
         require(made.up && made.up->inputs == d && made.up->outputs % 2 == 0, "a gate for each channel");
@@ -148,7 +149,7 @@ struct Builder {
 
     Layer layer(const py::dict& from, bool decodes) {
         Layer made;
-        const int d = network->features;
+        const int d = this->width;
         const py::dict attention = part(from, "self_attention"), cross = part(from, "cross_attention"),
                        merge = part(from, "merge");
         made.norm_first = from["norm_first"].cast<bool>();
@@ -161,7 +162,7 @@ struct Builder {
         made.qkv = linear(attention, "qkv", 3 * width, d);
         made.out = linear(attention, "out", d, width);
         made.cross_q = linear(cross, "q", width, d);
-        made.cross_kv = linear(cross, "kv", 2 * width, d);
+        made.cross_kv = linear(cross, "kv", 2 * width, network->features);
         made.cross_out = linear(cross, "out", d, width);
         require(made.qkv && made.out, "a layer lacks a part");
         const bool reads = made.cross_q && made.cross_kv && made.cross_out;
@@ -189,17 +190,18 @@ struct Builder {
         return made;
     }
 
-    Stack stack(const py::dict& from, bool decodes) {
+    Stack stack(const py::dict& from, int features, bool decodes) {
         Stack made;
+        width = made.embedding.features = features;
         const py::dict embedding = part(from, "embedding");
         made.embedding.words = linear(embedding, "words");
-        require(made.embedding.words ? made.embedding.words->inputs == network->features : !decodes,
+        require(made.embedding.words ? made.embedding.words->inputs == features : !decodes,
                 "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
         if (embedding.contains("positions"))
             made.embedding.positions =
-                floats(embedding["positions"], (py::ssize_t)made.embedding.count * network->features);
+                floats(embedding["positions"], (py::ssize_t)made.embedding.count * features);
         made.embedding.norm = norm(embedding, "norm");
         for (const auto& each : from["layers"].cast<py::list>())
             made.layers.push_back(layer(each.cast<py::dict>(), decodes));
@@ -237,11 +239,12 @@ struct Builder {
 
     Parallel parallel(const py::dict& from) {
         Parallel made;
-        const int d = network->features;
+        const int d = network->features, decoded = network->decoder.embedding.features;
         made.copied = named(COPIES, from["copied"].cast<std::string>());
         if (from.contains("frames")) made.frames = from["frames"].cast<int>();
         if (from.contains("temperature")) made.temperature = from["temperature"].cast<float>();
         made.lengths = linear(from, "lengths");
+        require(made.copied == Copied::none || d == decoded, "a decoder of other features than what it copies");
         require(!made.lengths || made.lengths->inputs == d, "a length predictor of another size");
         const py::dict cif = part(from, "cif"), links = part(from, "links");
         made.fire_out = linear(cif, "out", 1, d);
@@ -257,12 +260,12 @@ struct Builder {
         made.by_features = links["by_features"].cast<bool>();
         made.longest_link = links["longest_link"].cast<int>();
         if (links.contains("positions"))
-            made.positions = floats(links["positions"], (py::ssize_t)network->most_target * d);
-        const int inputs = d * ((int)made.by_features + (made.positions != nullptr));
-        made.query = linear(links, "query", d, inputs);
-        made.key = linear(links, "key", d, inputs);
+            made.positions = floats(links["positions"], (py::ssize_t)network->most_target * decoded);
+        const int inputs = decoded * ((int)made.by_features + (made.positions != nullptr));
+        made.query = linear(links, "query", decoded, inputs);
+        made.key = linear(links, "key", decoded, inputs);
         made.gate = linear(links, "gate");
-        require(made.key && made.gate && made.gate->inputs == inputs && d % made.gate->outputs == 0,
+        require(made.key && made.gate && made.gate->inputs == inputs && decoded % made.gate->outputs == 0,
                 "links lack a part, or have one of another size");
         return made;
     }
@@ -275,11 +278,12 @@ struct Builder {
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
         if (network->condition) network->condition_normed = from["condition_normed"].cast<bool>();
         const py::dict encoder = part(from, "encoder"), output = part(from, "output");
-        network->encoder = stack(encoder, false);
-        if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), false);
-        if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), true);
+        network->encoder = stack(encoder, d, false);
+        if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), d, false);
+        const int decoded = from.contains("decoder") ? from["decoder_features"].cast<int>() : d;
+        if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), decoded, true);
         network->output = from.contains("output") ? linear(output, "words") : network->ctc;
-        require(network->output && network->output->inputs == network->features, "an output layer of another size");
+        require(network->output && network->output->inputs == decoded, "an output layer of another size");
         if (from.contains("output")) network->output_scale = output["scale"].cast<float>();
         if (output.contains("bias") && !output["bias"].is_none()) {
             network->biased = *network->output;

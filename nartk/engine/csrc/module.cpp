@@ -69,7 +69,7 @@ struct Scores {
     Floats rows(const py::object& which) const {
         const Ints index = ints(which);
         if (pending && !pending->open) throw PassFault("the pass has ended: its logits are gone");
-        const int d = runner->engine.network->features, words = head->outputs;
+        const int d = head->inputs, words = head->outputs;
         const py::ssize_t count = index.size();
         std::vector<float> some((size_t)count * d);
         for (py::ssize_t i = 0; i < count; i++) {
@@ -164,7 +164,7 @@ struct Wanted {
             made->drawn = array(read.drawn);
             made->drawn_log_probs = array(read.drawn_log_probs);
         }
-        if (hidden) made->hidden = matrix(read.hidden, runner->engine.network->features);
+        if (hidden) made->hidden = matrix(read.hidden, made->head->inputs);
         made->features = std::move(read.hidden);
         return made;
     }
@@ -238,7 +238,7 @@ std::shared_ptr<Scores> read_encoded(std::shared_ptr<Runner> runner, py::object 
 
 // Words at features [n,d] that a graph gave.
 std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want) {
-    const int d = runner->engine.network->features;
+    const int d = runner->engine.network->output->inputs;
     if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
     const Wanted wanted(features.shape(0), runner->engine.network->words, want);
     return wanted.scores(runner, [&](Scores&, Read& read) {
@@ -266,7 +266,7 @@ py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::obj
         runner.engine.fill(canvas, every, hidden);
         runner.engine.links(hidden.data(), canvas.lengths, canvas.rows, to);
     }
-    return py::make_tuple(matrix(hidden, runner.engine.network->features), links);
+    return py::make_tuple(matrix(hidden, runner.engine.network->output->inputs), links);
 }
 
 Floats length_logits(Runner& runner, const py::object& of) {

@@ -22,7 +22,7 @@ int nearest(int j, int places, int length) {
 void Engine::copy_source(Workspace& space, const Memory& source, const float* fired, const int* words, int places,
                          float* x) {
     const Parallel& parallel = network->parallel;
-    const int d = network->features, step = stride(), length = source.length;
+    const int d = network->features, step = step_of(d), length = source.length;
     // What stands in place of words: fires, or of sound what its positions were encoded to.
     const float* rows = parallel.copied == Copied::fires ? fired : nullptr;
     if (parallel.copied == Copied::memory || (!rows && source.tokens.empty())) rows = source.output.data();
@@ -83,7 +83,7 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
     Lease lease(*this);
     Workspace& space = *lease.space;
     const Stack& stack = network->decoder;
-    const int step = stride(), d = network->features;
+    const int d = stack.embedding.features, step = step_of(d);
     hidden.resize(only.size() * (size_t)d);
     size_t read_so_far = 0;
     for (int begin = 0, at = 0; begin < canvas.rows;) {
@@ -172,7 +172,7 @@ void Engine::links(const float* hidden, const int* lengths, int count, float* to
     Lease lease(*this);
     for (int b = 0; b < count; b++) {
         link_row(*lease.space, hidden, lengths[b], to);
-        hidden += (size_t)lengths[b] * network->features;
+        hidden += (size_t)lengths[b] * network->decoder.embedding.features;
         to += (size_t)lengths[b] * lengths[b];
         if (interrupted) interrupted();
     }
@@ -182,7 +182,7 @@ void Engine::links(const float* hidden, const int* lengths, int count, float* to
 // query's weights hold the scale.
 void Engine::link_row(Workspace& space, const float* hidden, int count, float* to) {
     const Parallel& parallel = network->parallel;
-    const int d = network->features, heads = parallel.gate->outputs, f = d / heads;
+    const int d = network->decoder.embedding.features, heads = parallel.gate->outputs, f = d / heads;
     const int inputs = parallel.query->inputs, wide = parallel.query->width(), gates = parallel.gate->width();
     float* x = space.x.get((size_t)count * inputs);
     for (int i = 0; i < count; i++) {

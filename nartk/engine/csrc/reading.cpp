@@ -11,7 +11,7 @@ static constexpr int READ = 32;  // tokens whose logits are there at once
 void Engine::logits(const Linear& head, const float* hidden, int count, float* to) {
     const Rounding rounding;
     Lease lease(*this);
-    const int d = network->features, wide = head.width();
+    const int d = head.inputs, wide = head.width();
     for (int begin = 0; begin < count; begin += READ) {
         const int n = std::min(READ, count - begin);
         float* rows = lease.space->logits.get((size_t)n * wide);
@@ -22,7 +22,8 @@ void Engine::logits(const Linear& head, const float* hidden, int count, float* t
 }
 
 void Engine::read(Workspace& space, const Want& want, Read& found) {
-    const int n = (int)want.only.size(), d = network->features, wide = found.head->width(), words = found.head->outputs;
+    const Linear& head = *found.head;
+    const int n = (int)want.only.size(), d = head.inputs, wide = head.width(), words = head.outputs;
     found.best.resize(n);
     found.log_probs.resize(n);
     if (want.top) {
@@ -39,7 +40,7 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         if (interrupted) interrupted();
         const int m = std::min(READ, n - begin);
         float* rows = space.logits.get((size_t)m * wide);
-        linear(space, *found.head, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
+        linear(space, head, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
         threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
             for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);

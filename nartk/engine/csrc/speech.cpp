@@ -74,7 +74,8 @@ const float* Engine::convolved(Workspace& space, const float* frames, int count,
 void Engine::subsample(Workspace& space, const float* frames, int count, float* x) {
     const Subsampling& by = network->subsampling;
     const Linear& last = *by.convolutions.back().taps;
-    const int positions = by.positions(count), step = stride(), channels = last.outputs, wide = last.width();
+    const int positions = by.positions(count), step = step_of(network->features);
+    const int channels = last.outputs, wide = last.width();
     const int left = by.out ? by.out->inputs / channels : 1, inputs = left * channels;
     for (int begin = 0; begin < positions; begin += CHUNK) {
         const int n = std::min(CHUNK, positions - begin);
@@ -315,13 +316,13 @@ void Engine::convolve(const Depthwise& by, const float* x, int ldx, const Rows& 
 // y, what its norm gives, mixed -> to.
 void Engine::gate(Workspace& space, const Gating& gating, const float* y, const Rows& rows, float* to, int ldt,
                   bool residual) {
-    const int n = (int)rows.size.size(), c = gating.depthwise.channels, step = stride();
+    const int n = (int)rows.size.size(), c = gating.depthwise.channels, step = step_of(network->features);
     const int wide = gating.up->width() + LANES, narrow = rounded(c, LANES) + LANES;
     float* both = space.inner.get((size_t)n * wide);
     float* mixed = space.gated.get((size_t)n * narrow);
     linear(space, *gating.up, y, n, step, both, wide, {gating.of_gate ? Activation::gelu : Activation::none, false});
     if (gating.of_gate) {  // Kim et al. 2022, https://arxiv.org/abs/2210.00077, section 3.1
-        normed(gating.inner, both + c, n, both + c, c, wide);
+        normed(gating.inner, both + c, n, both + c, wide);
         convolve(gating.depthwise, both + c, wide, rows, mixed, narrow);
         for (int i = 0; i < n; i++)
             kernels->multiply(mixed + (size_t)i * narrow, both + (size_t)i * wide, c, Activation::none);
@@ -329,7 +330,7 @@ void Engine::gate(Workspace& space, const Gating& gating, const float* y, const 
         for (int i = 0; i < n; i++)
             kernels->multiply(both + (size_t)i * wide, both + (size_t)i * wide + c, c, Activation::sigmoid);
         convolve(gating.depthwise, both, wide, rows, mixed, narrow);
-        if (gating.inner.gain) normed(gating.inner, mixed, n, mixed, c, narrow);
+        if (gating.inner.gain) normed(gating.inner, mixed, n, mixed, narrow);
         for (int i = 0; i < n; i++)  // SiLU
             kernels->multiply(mixed + (size_t)i * narrow, mixed + (size_t)i * narrow, c, Activation::sigmoid);
     }
@@ -339,7 +340,7 @@ void Engine::gate(Workspace& space, const Gating& gating, const float* y, const 
 // prompts: what each position reads, if anything.
 void Engine::speech_layer(Workspace& space, const Layer& layer, const Distances* distances,
                           const std::vector<std::shared_ptr<const Memory>>& prompts, float* x, const Rows& rows) {
-    const int n = (int)rows.size.size(), step = stride(), d = network->features;
+    const int n = (int)rows.size.size(), step = step_of(network->features), d = network->features;
     if (layer.ffn_before.up) feed_forward(space, layer.ffn_before, layer.norm_first, x, n);
     const auto attend = [&](const float* y, float* to, int ldt, bool residual) {
         const int wide = layer.qkv->width() + LANES, width = layer.width();
@@ -376,7 +377,7 @@ void Engine::speech_layer(Workspace& space, const Layer& layer, const Distances*
 
 // Nozaki and Komatsu 2021, https://arxiv.org/abs/2104.02724: adds a projection of the words' probabilities.
 void Engine::condition(Workspace& space, float* x, int n) {
-    const int step = stride(), words = network->ctc->outputs, wide = network->ctc->width();
+    const int step = step_of(network->features), words = network->ctc->outputs, wide = network->ctc->width();
     for (int begin = 0; begin < n; begin += CHUNK) {
         const int m = std::min(CHUNK, n - begin);
         float* part = x + (size_t)begin * step;
@@ -404,7 +405,7 @@ void Engine::condition(Workspace& space, float* x, int n) {
 void Engine::fire(Workspace& space, Memory& memory) {
     const Parallel& parallel = network->parallel;
     const int d = network->features, n = memory.length, across = 3 * d, one = parallel.fire_out->width();
-    const int wide = parallel.fire_taps ? parallel.fire_taps->width() : stride();
+    const int wide = parallel.fire_taps ? parallel.fire_taps->width() : step_of(network->features);
     float* inner = space.inner.get((size_t)n * wide);
     float* weights = space.logits.get((size_t)n * one);
     if (parallel.fire_taps) {
