@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from nartk.errors import PassError
 from nartk.models.layers import Attention, pad_lists
 from nartk.models.transformer import Encoded
-from nartk.protocols.contexts import CellPool, Contexts, Handles, Waiting
+from nartk.protocols.contexts import CellPool, Contexts, Handles, PendingPass
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
 from nartk.protocols.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
@@ -174,7 +174,7 @@ class PassesOnTorch(OnTorch, Contexts):
 
         return PassScores(reading, self, waiting, fetch)
 
-    def _features(self, work: Pass, waiting: Waiting) -> Tensor:
+    def _features(self, work: Pass, waiting: PendingPass) -> Tensor:
         """Inputs [N,d_model] of the output layer after each token of a pass."""
         model = self.model
         cells = self._tensor(waiting.cells)

@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 from nartk.errors import InputFileError, requiring
 
 # Packed files by their first bytes, with what opens them.
-_PACKED: dict[bytes, Callable[[IO[bytes]], Any]] = {
+_PACKED: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
     b"\x1f\x8b": lambda file: _opened("gzip", file),
     b"BZh": lambda file: _opened("bz2", file),
     b"\xfd7zXZ\0": lambda file: _opened("lzma", file),
@@ -75,13 +75,13 @@ def _head(file: IO[bytes]) -> bytes:
     return head
 
 
-def _opened(module: str, file: IO[bytes]) -> Any:
+def _opened(module: str, file: IO[bytes]) -> IO[bytes]:
     from importlib import import_module
 
     return import_module(module).open(file, "rb")
 
 
-def _zstd(file: IO[bytes]) -> Any:
+def _zstd(file: IO[bytes]) -> IO[bytes]:
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # of Python 3.14
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nartk.errors import PassError
-from nartk.protocols.contexts import CellPool, Contexts, Handles, Waiting, check_sources
+from nartk.protocols.contexts import CellPool, Contexts, Handles, PendingPass, check_sources
 from nartk.protocols.passes import ROOT, Limits, Pass
 
 LIMITS = Limits(source=9, target=1000, words=7)
@@ -41,7 +41,7 @@ class Naive:
     """What contexts should be: the serial numbers of the tokens of each, and passes that wait."""
 
     lists: dict[int, list[int]] = field(default_factory=dict)
-    passes: list[tuple[Waiting, Pass, list[int]]] = field(default_factory=list)  # with serial numbers
+    passes: list[tuple[PendingPass, Pass, list[int]]] = field(default_factory=list)  # with serial numbers
     tokens: int = 0
 
     def waiting(self) -> set[int]:

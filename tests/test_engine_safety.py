@@ -32,7 +32,7 @@ from support.scorers import TransformerEngine
 from nartk.architectures.transformer import TransformerConfig
 from nartk.engine import TYPES, _native
 from nartk.errors import PassError, UsageError
-from nartk.protocols.contexts import Contexts, Handles, Waiting
+from nartk.protocols.contexts import Contexts, Handles, PendingPass
 from nartk.protocols.passes import ROOT as FOLLOWS_CONTEXT
 from nartk.protocols.passes import Draw, Limits, Pass, Ragged, Scores, Want
 from nartk.protocols.reading import check_want
@@ -99,8 +99,8 @@ class Both:
         self.limits: Limits = self.scorer.limits
         self.contexts = Contexts(self.limits)
         self.memories: Handles[list[int]] = Handles("memory")
-        self.waiting: list[tuple[Scores, Waiting, Pass]] = []
-        self.ended: list[tuple[Scores, Waiting, Pass]] = []
+        self.waiting: list[tuple[Scores, PendingPass, Pass]] = []
+        self.ended: list[tuple[Scores, PendingPass, Pass]] = []
         self.content: dict[int, tuple[int, int, int]] = {}  # of each cell: word, position, source's handle
         self.sources: list[list[int]] = []
         self.handles: list[int] = []  # of contexts, closed ones too
@@ -265,7 +265,7 @@ class Both:
         if work.tokens.ndim == 1:
             want = self.a_want(len(work.tokens))
 
-        def oracle() -> Waiting:
+        def oracle() -> PendingPass:
             waiting = self.contexts.begin(work, self.memories)
             try:
                 check_want(want, len(work.tokens), self.limits.words)
@@ -284,7 +284,7 @@ class Both:
         if want is PLAIN:
             self.compare(scores, waiting)
 
-    def compare(self, scores: Scores, waiting: Waiting) -> None:
+    def compare(self, scores: Scores, waiting: PendingPass) -> None:
         """What a token sees, read alone from the beginning, gives the same bits."""
         at = self.rng.randrange(len(waiting.cells))
         words, positions, memories = zip(*(self.content[cell] for cell in waiting.visible[at]), strict=True)

@@ -6,10 +6,11 @@ A prefix would not do: it is read in one pass. Symbols: n scored tokens of a pas
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
-from nartk.protocols.passes import CopiesSource, IntArray, Pass, PassScorer, Source, Want
+from nartk.protocols.passes import CopiesSource, IntArray, Pass, PassScorer, Replicable, Source, Want
 from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 
 
@@ -61,4 +62,4 @@ class ForcedPasses(WrappedPasses):
 
     def replica(self, stopped: Callable[[], bool]) -> ForcedPasses:
         """Returns a replica, as `nartk.protocols.passes.Replicable` has it."""
-        return ForcedPasses(self.scorer.replica(stopped), self.outputs)
+        return ForcedPasses(cast(Replicable, self.scorer).replica(stopped), self.outputs)

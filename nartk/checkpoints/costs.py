@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from nartk.checkpoints.names import COSTS as FILE
-from nartk.checkpoints.records import Record
+from nartk.checkpoints.records import FolderRecord
 from nartk.protocols.passes import PassCosts
 
 
 @dataclass(frozen=True)
-class Tuned(Record):
+class Tuned(FolderRecord):
     """Measured costs.
 
     Attributes:

@@ -19,11 +19,11 @@ from nartk.files import read_file, write_json, writing
 FORMAT = 1
 _MOST = 10_000_000  # bytes of the file
 _TYPES = {"str": (str,), "int": (int,), "float": (float, int), "list": (list,), "dict": (dict,)}
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="FolderRecord")
 
 
 @dataclass(frozen=True)
-class Record:
+class FolderRecord:
     """One record of such a file.
 
     Raises:

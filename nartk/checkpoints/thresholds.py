@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nartk.checkpoints.names import CALIBRATION as FILE
-from nartk.checkpoints.records import Record
+from nartk.checkpoints.records import FolderRecord
 from nartk.errors import UsageError
 from nartk.files import JsonObject
 from nartk.protocols.guarantee import Guarantee
@@ -20,7 +20,7 @@ from nartk.registry import Options, make_strategy, options_of
 
 
 @dataclass(frozen=True)
-class Calibration(Record):
+class Calibration(FolderRecord):
     """The thresholds chosen for a strategy, a model and a drafter.
 
     Attributes:

@@ -12,11 +12,15 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nartk.files import JsonObject
 from nartk.protocols.passes import PassCosts
+
+if TYPE_CHECKING:
+    from nartk.architectures.settings import Config
 
 FILE = Path(__file__).with_name("costs.json")
 HALVES = "fp16"  # in the table: fp32 whose weights lie as fp16
@@ -27,12 +31,11 @@ _OF_SOURCE = "cross_attention.kv"
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, Any]:
-    table: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return table
+def _table() -> JsonObject:
+    return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def weights_read(config: Any) -> tuple[int, int]:
+def weights_read(config: Config) -> tuple[int, int]:
     """Counts the weights that multiply a token in the decoder and the output layer, and in the encoder."""
     decoder = encoder = 0
     for name, shape in config.weight_shapes().items():
@@ -45,7 +48,7 @@ def weights_read(config: Any) -> tuple[int, int]:
     return decoder, encoder
 
 
-def _measured(tables: Sequence[dict[str, Any]], isa: str, type: str, threads: int) -> list[dict[str, Any]]:
+def _measured(tables: Sequence[JsonObject], isa: str, type: str, threads: int) -> list[JsonObject]:
     """The tables of the nearest instruction set and type: bf16 that is not multiplied computes as fp32."""
     for wanted in ((isa, type), (isa, "fp32"), (_LIKE, type), (_LIKE, "fp32")):
         found = [
@@ -56,7 +59,7 @@ def _measured(tables: Sequence[dict[str, Any]], isa: str, type: str, threads: in
     raise AssertionError(f"the table has no {_LIKE}")
 
 
-def predicted(config: Any, *, isa: str, type: str, threads: int) -> PassCosts:
+def predicted(config: Config, *, isa: str, type: str, threads: int) -> PassCosts:
     """Predicts the times of a model's passes.
 
     Args:

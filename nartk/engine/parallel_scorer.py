@@ -68,23 +68,17 @@ class DecoderFramesOnEngine(OnEngine):
         return self._read(self._engine.fill, memory, counts, words, want=want)
 
 
-class FiresOnEngine(OnEngine):
+class FiresOnEngine(DecoderFramesOnEngine):
     """Implements `FireScorer`."""
 
-    blank: int | None = None
+    blank = None
 
     @property
     def tail(self) -> float:
-        found: float = self.config.tail_threshold
-        return found
+        return self.config.tail_threshold
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         return self._engine.fires(memory)
-
-    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
-        counts = self.frames(memory)
-        words = np.full(counts.sum(), COPIED, np.int32)
-        return self._read(self._engine.fill, memory, counts, words, want=want)
 
     def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
         counts = np.array([len(each) for each in fires], np.int32)
@@ -121,8 +115,7 @@ class BlocksOnEngine(FillsOnEngine):
 
     @property
     def block(self) -> int:
-        found: int = self.config.block
-        return found
+        return self.config.block
 
 
 class CanvasesOnEngine(FillsOnEngine):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.names import CARD, MOST_CARD
 from nartk.checkpoints.quantized import INT8, LAYOUT, block_shape, stored_shapes
 from nartk.checkpoints.saving import save_files
-from nartk.checkpoints.tensors import pack_tensors
+from nartk.checkpoints.tensors import Array, pack_tensors
 from nartk.engine.weights import Weights
 from nartk.errors import UsageError
 from nartk.files import read_file
@@ -43,8 +41,8 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
     config = read_config(checkpoint)
     weights = Weights(checkpoint.tensors, INT8, shared=config.shared_weights())
     weights.model(config)
-    blocks: dict[str, npt.NDArray[Any]] = {}
-    others: dict[str, npt.NDArray[Any]] = {}
+    blocks: dict[str, Array] = {}
+    others: dict[str, Array] = {}
     for layer, (packed, bias) in weights.packed.items():
         block = packed.weights.view(np.int8).reshape(block_shape(packed.outputs, packed.inputs))
         blocks[f"{layer}.weight"] = block

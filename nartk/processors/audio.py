@@ -223,10 +223,9 @@ class AudioInput:
     def _blocks(self, source: str | Recording | IO[bytes], **sizes: float) -> Iterable[FloatArray]:
         from nartk.data.audio.sounds import sound_blocks
 
+        found = self.stdin if source == STDIN and self.stdin is not None else source
         rate = self.settings.sample_rate
-        if source == STDIN and self.stdin is not None:
-            return sound_blocks(self.stdin, rate=rate, strict=self.strict, tell=self._notice, **sizes)
-        return sound_blocks(source, rate=rate, strict=self.strict, tell=self._notice, **sizes)
+        return sound_blocks(found, rate=rate, strict=self.strict, tell=self._notice, **sizes)
 
     def _notice(self, name: str, what: str) -> None:
         if what not in self._noticed:
@@ -262,7 +261,12 @@ class AudioInput:
 
 
 @register_processor("input", "audio")
-def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> AudioInput:
+def load_input(
+    folder: Folder,
+    settings: JsonObject,
+    specials: SpecialIds,
+    make: Callable[..., AudioInput] = AudioInput,
+) -> AudioInput:
     from nartk.data.audio.features import FeatureSettings
     from nartk.data.audio.normalization import Statistics
 
@@ -273,7 +277,7 @@ def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Au
         statistics = None
         if "statistics" in settings:
             statistics = Statistics.read(named_file(folder, settings, "statistics"), features.bins)
-        return AudioInput(features, statistics=statistics, **rest)
+        return make(features, statistics=statistics, **rest)
     except (UsageError, TypeError) as error:
         reason = error.message if isinstance(error, UsageError) else f"unknown settings {sorted(rest)}"
         raise CheckpointError(f"'input': {reason}", where=str(folder)) from error

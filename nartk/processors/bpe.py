@@ -45,7 +45,7 @@ class Moses:
         with _requiring():
             import sacremoses
 
-        self._split = partial(
+        self.split = partial(
             sacremoses.MosesTokenizer(lang).tokenize,
             aggressive_dash_splits=dash_splits,
             return_str=True,
@@ -53,13 +53,8 @@ class Moses:
         )
         self._join = sacremoses.MosesDetokenizer(lang).detokenize
 
-    def split(self, text: str) -> str:
-        found: str = self._split(text)
-        return found
-
     def join(self, text: str) -> str:
-        found: str = self._join(text.split())
-        return found
+        return self._join(text.split())
 
 
 class SubwordNmt:
@@ -82,8 +77,7 @@ class SubwordNmt:
         self._bpe = BPE(io.StringIO(text), separator=SEPARATOR)
 
     def split(self, text: str) -> str:
-        found: str = self._bpe.process_line(text)
-        return found
+        return self._bpe.process_line(text)
 
     def join(self, text: str) -> str:
         return f"{text} ".replace(f"{SEPARATOR} ", "").rstrip()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nartk.errors import CheckpointError, InputFormatError, VocabMismatchError
@@ -81,23 +82,14 @@ def _sound(line: str | Recording) -> str | Recording:
 
 
 @register_processor("input", "prompted_audio")
-def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> PromptedAudio:
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> AudioInput:
     text = {name: settings[name] for name in _TEXT if name in settings}
     own = {name: value for name, value in settings.items() if name not in (*_TEXT, "front")}
-    audio, output = load_audio(folder, own, specials), load_output(folder, text, specials)
+    output = load_output(folder, text, specials)
     front = settings.get("front", "")
     if not isinstance(front, str):
         raise CheckpointError(f"'front' is {front!r}, not words", where=str(folder))
     try:
-        return PromptedAudio(
-            audio.settings,
-            output=output,
-            front=front,
-            cmvn=audio.cmvn,
-            statistics=audio.statistics,
-            strict=audio.strict,
-            shortest=audio.shortest,
-            padding=audio.padding,
-        )
+        return load_audio(folder, own, specials, partial(PromptedAudio, output=output, front=front))
     except InputFormatError as error:
         raise CheckpointError(f"'front': {error.message}", where=str(folder)) from error

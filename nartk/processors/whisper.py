@@ -96,9 +96,8 @@ class WhisperText(TextOutput):
 
 
 @register_processor("input", NAME)
-def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> WhisperInput:
-    found = audio.load_input(folder, settings, specials)
-    return WhisperInput(found.settings, strict=found.strict, shortest=found.shortest)
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> AudioInput:
+    return audio.load_input(folder, settings, specials, WhisperInput)
 
 
 @register_processor("output", NAME)

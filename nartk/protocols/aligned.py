@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import numpy as np
 
-from nartk.protocols.passes import FloatArray, Pass, Scores, Want
+from nartk.protocols.passes import FloatArray, Pass, PassScorer, Replicable, Scores, Want
 from nartk.protocols.reading import read
 from nartk.protocols.wrapped import WrappedPasses, WrappedScores
 from nartk.vocab import Vocab
@@ -28,7 +28,7 @@ class AlignedWords(WrappedPasses):
         scorer: Scorer of the model, whose words are the vocabulary's but for rows of padding at the end.
     """
 
-    def __init__(self, scorer: Any, vocab: Vocab) -> None:
+    def __init__(self, scorer: PassScorer, vocab: Vocab) -> None:
         super().__init__(scorer)
         self.vocab, self.limits = vocab, replace(scorer.limits, words=len(vocab))
 
@@ -51,4 +51,4 @@ class AlignedWords(WrappedPasses):
 
     def replica(self, stopped: Callable[[], bool]) -> AlignedWords:
         """Wraps a replica of the scorer (`nartk.protocols.passes.Replicable`)."""
-        return AlignedWords(self.scorer.replica(stopped), self.vocab)
+        return AlignedWords(cast(Replicable, self.scorer).replica(stopped), self.vocab)

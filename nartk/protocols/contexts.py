@@ -2,7 +2,7 @@
 
 It is the executable specification of the rules in `protocols.passes`, in plain Python: it knows handles and
 numbers of cells, not what a cell holds. Scorers that keep their contexts on the host derive from
-`Contexts`, and find what a token sees in `Waiting.visible`.
+`Contexts`, and find what a token sees in `PendingPass.visible`.
 
 Symbols: B sources, N tokens of a pass.
 """
@@ -111,7 +111,7 @@ class Handles(Generic[T]):
         return [self._values.pop(handle) for handle in self.distinct(handles)]
 
 
-class Waiting:
+class PendingPass:
     """A pass that waits for `commit`. When the last reference to it goes, the pass ends and keeps nothing.
 
     Attributes:
@@ -128,7 +128,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class _Open:
-    """Record of a pass that waits, in `Contexts`; not the `Waiting`, which the caller alone refers to."""
+    """Tokens of a pass that waits, as `Contexts` keeps them; only the caller refers to the `PendingPass`."""
 
     contexts: list[int]
     parents: list[int]
@@ -146,9 +146,9 @@ class Contexts:
         self.limits = limits
         self._pool = CellPool()
         self._lists: Handles[list[int]] = Handles("context")
-        self._open: dict[object, _Open] = {}  # passes that wait, by the key of their `Waiting`
+        self._open: dict[object, _Open] = {}  # passes that wait, by the key of their `PendingPass`
         self._waits: dict[int, object] = {}  # by context: the pass that it waits for
-        # Keys of passes whose `Waiting` is gone. The collector may run in the middle of any method, which
+        # Keys of passes whose `PendingPass` is gone. The collector may run in the middle of any method, which
         # therefore looks here when it begins.
         self._dropped: deque[object] = deque()
 
@@ -203,7 +203,7 @@ class Contexts:
                 pairs = zip(work.contexts, work.cells, strict=True)
                 self._pool.release(cell for context, cell in pairs if context == handle)
 
-    def begin(self, work: Pass, memories: Handles[T]) -> Waiting:
+    def begin(self, work: Pass, memories: Handles[T]) -> PendingPass:
         """Checks a pass and hands out a cell for each of its tokens; its contexts wait for `commit`.
 
         Raises:
@@ -230,21 +230,21 @@ class Contexts:
         for cell, context, parent in zip(cells, contexts, parents, strict=True):
             before = self._lists[context] if parent == ROOT else visible[parent]
             visible.append([*before, cell])
-        waiting = Waiting(cells, visible)
+        waiting = PendingPass(cells, visible)
         weakref.finalize(waiting, self._dropped.append, waiting.key).atexit = False
         self._open[waiting.key] = _Open(contexts, parents, cells)
         self._waits.update(dict.fromkeys(contexts, waiting.key))
         return waiting
 
-    def waits(self, waiting: Waiting) -> bool:
+    def waits(self, waiting: PendingPass) -> bool:
         """Tells whether the pass has begun here and not ended."""
         return waiting.key in self._open
 
-    def commit(self, scores: Waiting | Scores, kept: Sequence[int] | IntArray) -> None:
-        """Ends a pass, as `PassScorer.commit` does; also takes the `Waiting` that `begin` gave."""
+    def commit(self, scores: PendingPass | Scores, kept: Sequence[int] | IntArray) -> None:
+        """Ends a pass, as `PassScorer.commit` does; also takes the `PendingPass` that `begin` gave."""
         self._end_dropped()
-        waiting = scores if isinstance(scores, Waiting) else getattr(scores, "waiting", None)
-        if not isinstance(waiting, Waiting):
+        waiting = scores if isinstance(scores, PendingPass) else getattr(scores, "waiting", None)
+        if not isinstance(waiting, PendingPass):
             raise PassError(f"{type(scores).__name__} is not what `run` gave")
         if not self.waits(waiting):
             raise PassError("the pass has ended, or is another scorer's", fix="commit each pass once")

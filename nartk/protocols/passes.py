@@ -274,8 +274,7 @@ UNMEASURED = PassCosts((1, 65), (2000.0, 4000.0), encoding=30.0)
 
 def costs_of(scorer: Any) -> PassCosts:
     """Costs of a scorer's passes: its `costs`, an attribute of no protocol, or else `UNMEASURED`."""
-    found: PassCosts = getattr(scorer, "costs", UNMEASURED)
-    return found
+    return getattr(scorer, "costs", UNMEASURED)
 
 
 @runtime_checkable

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from nartk.errors import UsageError, named
+from nartk.files import JsonObject
 
 STEP = 0.02  # seconds between two timestamps
 FRAMES = 2  # of 10 ms, between two timestamps
@@ -56,7 +57,7 @@ class Prompts:
     frames: int = 3000
 
     @classmethod
-    def of(cls, values: Mapping[str, Any], words: int) -> Prompts:
+    def of(cls, values: JsonObject, words: int) -> Prompts:
         """Those of stored settings, of a model of so many words; raises UsageError if they are none."""
         for name in ("languages", "tasks"):
             if not isinstance(values[name], dict):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import PassError
-from nartk.protocols.contexts import Contexts, Waiting, check_array
+from nartk.protocols.contexts import Contexts, PendingPass, check_array
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Ragged, Want
 
 _WideArray = npt.NDArray[np.float64]
@@ -51,7 +51,7 @@ class PassScores(Reading):
         self,
         reading: Reading,
         contexts: Contexts,
-        waiting: Waiting,
+        waiting: PendingPass,
         fetch: Callable[[Sequence[int] | IntArray], FloatArray],
     ) -> None:
         super().__init__(**vars(reading))

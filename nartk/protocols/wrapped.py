@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 
-from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, costs_of
+from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Source, Want, costs_of
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.reading import Reading
-from nartk.vocab import Vocab
 
 
 class WrappedScores(Reading):
@@ -53,29 +51,24 @@ class WrappedPasses:
         scorer: The other one.
     """
 
-    def __init__(self, scorer: Any) -> None:
-        self.scorer = scorer
-        self.vocab: Vocab = scorer.vocab
-        self.limits: Limits = scorer.limits
-        self.start_token: int = scorer.start_token
+    def __init__(self, scorer: PassScorer) -> None:
+        self.scorer, self.start_token = scorer, scorer.start_token
+        self.vocab, self.limits = scorer.vocab, scorer.limits
         self.costs = costs_of(scorer)
         if isinstance(scorer, Prompted):
             self.prompts = scorer.prompts
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
-        found: IntArray = self.scorer.encode(sources)
-        return found
+        return self.scorer.encode(sources)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.scorer.free(memory)
 
     def open(self, count: int) -> IntArray:
-        found: IntArray = self.scorer.open(count)
-        return found
+        return self.scorer.open(count)
 
     def fork(self, contexts: Sequence[int] | IntArray) -> IntArray:
-        found: IntArray = self.scorer.fork(contexts)
-        return found
+        return self.scorer.fork(contexts)
 
     def truncate(self, contexts: Sequence[int] | IntArray, lengths: Sequence[int] | IntArray) -> None:
         self.scorer.truncate(contexts, lengths)
@@ -84,13 +77,11 @@ class WrappedPasses:
         self.scorer.close(contexts)
 
     def words(self, features: FloatArray, want: Want) -> Scores:
-        found: Scores = self.scorer.words(features, want)
-        return found
+        return self.scorer.words(features, want)
 
     def commit(self, scores: WrappedScores, kept: Sequence[int] | IntArray) -> None:
         self.scorer.commit(scores.inner, kept)
 
     @property
     def cells_in_use(self) -> int:
-        found: int = self.scorer.cells_in_use
-        return found
+        return self.scorer.cells_in_use
