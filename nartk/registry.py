@@ -49,10 +49,10 @@ ALIASES = {
 
 
 def option(
-    default: Any,
+    default: object,
     help: str,
     *,
-    choices: Sequence[Any] | None = None,
+    choices: Sequence[object] | None = None,
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,

@@ -315,10 +315,10 @@ def test_a_folder_keeps_one_choice_for_each_strategy_and_drafter(tmp_path: Path)
         calibrated(strategy="of another package", thresholds={"x": 1}),
     ]
     for entry in entries:
-        thresholds.store(tmp_path, entry)
+        entry.store(tmp_path)
     assert thresholds.Calibration.read(tmp_path) == entries
     newer = calibrated(model="n", thresholds={"fallback": 0.5, "rollback": 1.0}, evidence={"speed": 2.0})
-    thresholds.store(tmp_path, newer)
+    newer.store(tmp_path)
     assert thresholds.Calibration.read(tmp_path) == [*entries[1:], newer]
 
 
@@ -333,7 +333,7 @@ def apply_to(folder: Path, given: dict[str, Any], **changes: str) -> tuple[dict[
 
 def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
     entry = calibrated(thresholds={"fallback": 0.3, "rollback": math.inf}, options={"max_draft": 7})
-    thresholds.store(tmp_path, entry)
+    entry.store(tmp_path)
     stored = {"fallback": 0.3, "rollback": math.inf, "max_draft": 7}
     assert apply_to(tmp_path, {}) == (stored, "")
     found = apply_to(tmp_path, {"fallback": 0.9, "max_len": 5, "max_draft": 7})
@@ -354,7 +354,7 @@ def test_what_is_stored_sets_what_is_not_given(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_not_used(
     given: dict[str, Any], changes: dict[str, str], why: str, tmp_path: Path
 ) -> None:
-    thresholds.store(tmp_path, calibrated())
+    calibrated().store(tmp_path)
     added, line = apply_to(tmp_path, given, **changes)
     assert added == {}
     assert line == f"the thresholds in {tmp_path / 'calibration.json'} are not used: {why}"
@@ -642,7 +642,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     drafter = nartk.load(folders / "small").checkpoint.fingerprint
     fingerprint = nartk.load(model).checkpoint.fingerprint
     chosen = {"fallback": 0.1, "rollback": 9.0, "max_draft": 2}
-    thresholds.store(model, calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}))
+    calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}).store(model)
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = thresholds.Calibration.read(model)
     assert stored.options == {"keep_best": True}

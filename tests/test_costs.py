@@ -187,14 +187,14 @@ def entry(**changes: Any) -> Tuned:
 
 def test_what_is_stored_is_read(tmp_path: Path) -> None:
     assert Tuned.read(tmp_path) == []
-    costs.store(tmp_path, entry())
-    costs.store(tmp_path, entry(threads=2, times=[2.0, 2.5]))
-    costs.store(tmp_path, entry(times=[5.0, 6.0]))  # in the first one's place
+    entry().store(tmp_path)
+    entry(threads=2, times=[2.0, 2.5]).store(tmp_path)
+    entry(times=[5.0, 6.0]).store(tmp_path)  # in the first one's place
     assert Tuned.read(tmp_path) == [entry(threads=2, times=[2.0, 2.5]), entry(times=[5.0, 6.0])]
     assert costs.stored(tmp_path, model="ab", **WAY) == PassCosts((1, 2), (5.0, 6.0), 1.0)
     for key, other in (("model", "cd"), ("numerics", "engine:neon"), ("dtype", "fp32"), ("threads", 4)):
         assert costs.stored(tmp_path, **{"model": "ab", **WAY, key: other}) is None
-    costs.store(tmp_path, entry(model="cd"))  # another model has come into the folder
+    entry(model="cd").store(tmp_path)  # another model has come into the folder
     assert Tuned.read(tmp_path) == [entry(model="cd")]
 
 
@@ -252,7 +252,7 @@ def test_the_command_measures_and_drafts_follow(folder: Path, capsys: pytest.Cap
     assert model.run(LINES, "iad", {}).stats.drafted > 0
     # Where each token takes as long as the first one, no draft pays; and of two threads nothing is kept.
     dear = [1000.0 * tokens for tokens in found[1].tokens]
-    costs.store(folder, Tuned(**{**found[1].__dict__, "times": dear}))
+    Tuned(**{**found[1].__dict__, "times": dear}).store(folder)
     model = nartk.load(folder, dtype="int8", threads=1)
     assert model.run(LINES, "iad", {}).stats.drafted == 0
     assert nartk.load(folder, dtype="int8", threads=2).run(LINES, "iad", {}).stats.drafted > 0

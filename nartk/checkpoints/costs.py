@@ -15,6 +15,8 @@ from nartk.checkpoints.names import COSTS as FILE
 from nartk.checkpoints.records import FolderRecord
 from nartk.protocols.passes import PassCosts
 
+_SETTING = ("numerics", "device", "dtype", "threads")  # what costs of a model depend on
+
 
 @dataclass(frozen=True)
 class Tuned(FolderRecord):
@@ -44,13 +46,12 @@ class Tuned(FolderRecord):
     encoding: float
 
     @property
-    def setting(self) -> tuple[str, str, str, int]:
-        """The setting that they were measured in."""
-        return self.numerics, self.device, self.dtype, self.threads
-
-    @property
     def costs(self) -> PassCosts:
         return PassCosts(tuple(self.tokens), tuple(self.times), self.encoding)
+
+    def replaces(self, other: Tuned) -> bool:
+        same = all(getattr(self, name) == getattr(other, name) for name in _SETTING)
+        return same or other.model != self.model
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,27 +66,15 @@ class Tuned(FolderRecord):
             raise ValueError(f"'times' is {self.times!r}")
 
 
-def store(folder: Path, tuned: Tuned) -> None:
-    """Adds costs to a model folder, in place of those for the same way to run it and of another model's.
-
-    Raises:
-        OutputError: The folder cannot be written.
-        CheckpointError: The file of costs is damaged.
-    """
-    kept = [
-        each for each in Tuned.read(folder) if each.setting != tuned.setting and each.model == tuned.model
-    ]
-    Tuned.write(folder, [*kept, tuned])
-
-
-def stored(
-    folder: Path, *, model: str, numerics: str, device: str, dtype: str, threads: int
-) -> PassCosts | None:
-    """The costs that a folder keeps for a model and a way to run it; None: it keeps none.
+def stored(folder: Path, **setting: object) -> PassCosts | None:
+    """The costs that a folder keeps for a model run in a way, by names of `Tuned`; None: it keeps none.
 
     Raises:
         CheckpointError: The file is damaged.
     """
-    setting = numerics, device, dtype, threads
-    found = [each.costs for each in Tuned.read(folder) if each.model == model and each.setting == setting]
+    found = [
+        each.costs
+        for each in Tuned.read(folder)
+        if all(getattr(each, name) == value for name, value in setting.items())
+    ]
     return found[-1] if found else None

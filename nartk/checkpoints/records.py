@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -58,12 +58,21 @@ class FolderRecord:
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise cls.damaged(folder, str(error)) from error
 
-    @classmethod
-    def write(cls: type[R], folder: Path, records: Iterable[R]) -> None:
-        """Writes all the records of a model folder; raises OutputError."""
-        entries = [finite(asdict(each)) for each in records]
-        with writing(folder / cls.file) as file:
-            write_json(file, {"format": FORMAT, cls.key: entries}, allow_nan=False)
+    def replaces(self: R, other: R) -> bool:
+        """Tells whether a folder that gets this record keeps another one no longer."""
+        raise NotImplementedError
+
+    def store(self, folder: Path) -> None:
+        """Adds the record to a model folder.
+
+        Raises:
+            OutputError: The folder cannot be written.
+            CheckpointError: The file of records is damaged.
+        """
+        kept = [each for each in self.read(folder) if not self.replaces(each)]
+        entries = [finite(asdict(each)) for each in (*kept, self)]
+        with writing(folder / self.file) as file:
+            write_json(file, {"format": FORMAT, self.key: entries}, allow_nan=False)
 
     @classmethod
     def damaged(cls, folder: Path, what: str) -> CheckpointError:

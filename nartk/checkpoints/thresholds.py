@@ -6,7 +6,6 @@ files, and so its fingerprint, stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,20 +40,11 @@ class Calibration(FolderRecord):
     options: dict[str, Any]
     evidence: dict[str, Any]
 
-
-def store(folder: Path, calibration: Calibration) -> None:
-    """Adds a calibration to a model folder, in place of that of the same strategy and drafter.
-
-    Raises:
-        OutputError: The folder cannot be written.
-        CheckpointError: The file of calibrations is damaged.
-    """
-    key = (calibration.strategy, calibration.drafter)
-    kept = [each for each in Calibration.read(folder) if (each.strategy, each.drafter) != key]
-    Calibration.write(folder, [*kept, calibration])
+    def replaces(self, other: Calibration) -> bool:
+        return (self.strategy, self.drafter) == (other.strategy, other.drafter)
 
 
-def types_of(strategy: str) -> dict[str, Callable[[Any], Any]]:
+def types_of(strategy: str) -> dict[str, type]:
     """The type of each of a strategy's options but for other models, by name."""
     found = ((key, item) for key, item in options_of(strategy).items() if not item.metadata["model"])
     return {key: type(item.default) for key, item in found}

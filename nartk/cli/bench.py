@@ -278,7 +278,7 @@ def _tune(args: argparse.Namespace) -> int:
             if not sentences:
                 raise InputFileError("no sentence to measure with", fix="name a file of sentences")
             found = tuned(model, sentences[:SOURCES])
-            costs.store(folder, found)
+            found.store(folder)
             ratios = ", ".join(
                 f"{tokens}: {took / found.times[0]:.2f}"
                 for tokens, took in zip(found.tokens, found.times, strict=True)

@@ -332,7 +332,7 @@ class _Sweep:
             own,
             {**facts, **_point(chosen), "nartk": __version__},
         )
-        thresholds.store(model.checkpoint.folder, entry)
+        entry.store(model.checkpoint.folder)
         tell(self.args, f"stored in {model.checkpoint.folder / thresholds.FILE}")
         # Where the strategy is lossless by default, only options that make it approximate make use of these.
         if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:

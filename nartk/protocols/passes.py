@@ -272,7 +272,7 @@ class PassCosts:
 UNMEASURED = PassCosts((1, 65), (2000.0, 4000.0), encoding=30.0)
 
 
-def costs_of(scorer: Any) -> PassCosts:
+def costs_of(scorer: object) -> PassCosts:
     """Costs of a scorer's passes: its `costs`, an attribute of no protocol, or else `UNMEASURED`."""
     return getattr(scorer, "costs", UNMEASURED)
 
