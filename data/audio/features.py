@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -173,19 +172,12 @@ class Fbank:
         for start in range(0, len(samples), _PIECE):
             piece = samples[start : start + _PIECE] * np.float32(FULL_SCALE)
             self._online.accept_waveform(self._rate, piece.tolist())
-            found.append(_take(self._online, self._done))
-            self._done += len(found[-1])
+            ready = range(self._done, self._online.num_frames_ready)
+            frames = [self._online.get_frame(index) for index in ready]
+            found.append(np.array(frames, np.float32).reshape(-1, self._bins))
+            self._online.pop(len(ready))
+            self._done = ready.stop
         return np.concatenate(found)
-
-
-def _take(online: Any, done: int) -> FloatArray:
-    """The frames [t,F] that are ready behind the first `done`, and are forgotten there."""
-    ready = online.num_frames_ready
-    frames = np.zeros((ready - done, online.dim), np.float32)
-    for row, index in zip(frames, range(done, ready), strict=True):
-        row[:] = online.get_frame(index)
-    online.pop(ready - done)
-    return frames
 
 
 def _whisper(samples: FloatArray, settings: FeatureSettings) -> FloatArray:

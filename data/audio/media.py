@@ -68,7 +68,7 @@ class MediaFile:
         is_alone = len(self._container.streams) == 1 and self._container.duration is not None
         return float(self._container.duration / av.time_base) if is_alone else 0.0
 
-    def read(self, count: int, **form: Any) -> FloatArray:
+    def read(self, count: int, **form: object) -> FloatArray:
         """The next samples [n, channels] fp32, at most so many; fewer only at the end."""
         have = sum(map(len, self._held))
         while have < count and (block := next(self._blocks, None)) is not None:

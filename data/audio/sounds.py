@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from nartk.errors import InputFileError, named, number_of, requiring
 from nartk.files import STDIN
 from nartk.protocols.passes import FloatArray
 from nartk.protocols.sources import Recording
+
+if TYPE_CHECKING:
+    from soundfile import SoundFile
 
 Source: TypeAlias = "str | Path | bytes | IO[bytes] | Piped | Recording"
 Notice: TypeAlias = Callable[[str, str], None]  # of a file's name, and what is odd about it
@@ -59,7 +62,7 @@ class Sound:
         InputFileError: The rate is none of `RATES`.
     """
 
-    def __init__(self, file: Any, name: str, *, is_open: bool = False) -> None:
+    def __init__(self, file: SoundFile | MediaFile | _Samples, name: str, *, is_open: bool = False) -> None:
         self.name, self._file, self._is_open = name, file, is_open
         self.rate, self.channels = file.samplerate, file.channels
         self.samples: int | None = file.frames
@@ -115,8 +118,9 @@ class Sound:
         cut = _CUT.search(self._file.extra_info)
         if cut is not None and int(cut[2]) < int(cut[1]) < UNKNOWN:
             return f"{cut[2]} bytes of sound, its header says {cut[1]}"
-        if read < self.rate * (getattr(self._file, "seconds", 0.0) - _PADDED):
-            return f"{read / self.rate:.1f} s of sound, its header says {self._file.seconds:.1f}"
+        seconds = getattr(self._file, "seconds", 0.0)
+        if read < self.rate * (seconds - _PADDED):
+            return f"{read / self.rate:.1f} s of sound, its header says {seconds:.1f}"
         if self.samples is not None and not self._is_open and read < self.samples < UNKNOWN:
             return f"{read} samples, its header says {self.samples}"
         return ""
@@ -155,7 +159,7 @@ class _Samples:
         self.samplerate, self.channels, self.frames = rate, samples.shape[1], len(samples)
         self._samples, self._at = samples, 0
 
-    def read(self, count: int, **_: Any) -> FloatArray:
+    def read(self, count: int, **_: object) -> FloatArray:
         """The next samples [count, channels]."""
         self._at += count
         return self._samples[self._at - count : self._at]
@@ -310,7 +314,7 @@ def open_sound(source: Source) -> Iterator[Sound]:
             yield Sound(file, name, is_open=is_open)
 
 
-def _sound_file(data: Any, name: str) -> Any:
+def _sound_file(data: Any, name: str) -> SoundFile:
     """An open file as libsndfile reads it; raises as `open_sound`."""
     with requiring_audio():
         import soundfile
@@ -322,7 +326,7 @@ def _sound_file(data: Any, name: str) -> Any:
         data.seek(0)
         handle = data
     try:
-        file: Any = soundfile.SoundFile(handle, closefd=False)
+        file = soundfile.SoundFile(handle, closefd=False)
     except soundfile.SoundFileError as error:
         raise InputFileError(f"{name!r} cannot be read as audio: {_reason(error)}", fix=CONVERT) from error
     # Else soundfile seeks behind each block that it reads, and an mp3 decoder loses what came before.
@@ -330,12 +334,12 @@ def _sound_file(data: Any, name: str) -> Any:
     return file
 
 
-def _media(data: Any, name: str, form: str, head: bytes) -> MediaFile:
+def _media(data: IO[bytes] | _Begun, name: str, form: str, head: bytes) -> MediaFile:
     """The same as FFmpeg does."""
     if data.seekable():
         data.seek(0)
     try:
-        return MediaFile(data, form, head)
+        return MediaFile(data, form, head)  # type: ignore[arg-type]
     except ImportError as error:
         raise InputFileError(
             f"{name!r} is {MEDIA.get(form, form)}, which takes the package {error.name!r} to be read",

@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.data.audio.sounds import open_file
 from nartk.errors import InputFileError
@@ -68,14 +66,14 @@ def _reading(path: str) -> Iterator[None]:
         raise InputFileError(f"{path!r} {reason}", fix="give a file of features, FILE.npz#NAME") from error
 
 
-def _file(path: str) -> Mapping[str, npt.NDArray[Any]]:
+def _file(path: str) -> Mapping[str, np.ndarray]:
     with open_file(path) as file:
         state = os.fstat(file.fileno())
     return _load(path, state.st_mtime_ns, state.st_size)
 
 
 @lru_cache(maxsize=2)
-def _load(path: str, changed: int, size: int) -> Mapping[str, npt.NDArray[Any]]:
+def _load(path: str, changed: int, size: int) -> Mapping[str, np.ndarray]:
     """The arrays of a file, each read when it is looked up, or views of its one matrix."""
     if not zipfile.is_zipfile(path):
         raise ValueError("not an .npz file")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from nartk.architectures import architecture
 from nartk.bench.specs import Spec
@@ -39,7 +38,7 @@ class Given:
     def every(self, dtype: str) -> Iterator[Spec]:
         """Every strategy whose needs are met. What the model itself cannot serve, a drafter may."""
         for name in strategies():
-            cls: Any = strategy_class(name)
+            cls = strategy_class(name)
             if reads_drafts(cls) and not self.drafts:
                 self.left_out[name] = "reads drafts, and none are given"
                 continue

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from nartk.files import JsonObject, read_lines
 from nartk.metrics.metric import Comparison, Corpus, Metric, MetricFiles, Reads, Scorer
 from nartk.metrics.result import MetricResult, check_lengths, f_measure, f_of_resamples, signature
 from nartk.registry import option, register_metric
+
+if TYPE_CHECKING:
+    from spacy.tokens import Doc
 
 OFFICIAL = "en_core_web_sm"
 TRAINED = Path("~/.cache/nartk/spacy-ewt")  # where recipes/gec/train_spacy.sh puts its pipeline
@@ -156,7 +159,7 @@ class ErrantAnnotator:
             sentences.append(M2Sentence(list(source), edits))
         return sentences
 
-    def _parse(self, sentences: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Any]:
+    def _parse(self, sentences: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], Doc]:
         """spaCy documents of tokenised sentences."""
         from spacy.tokens import Doc
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,10 +43,10 @@ def error_statistics(references: Sequence[str], hypotheses: Sequence[str], *, un
     """
     with requiring("wer and cer need the package {name}", "score"):
         import jiwer
-    process: Any = {"wer": jiwer.process_words, "cer": jiwer.process_characters}[unit]
-    texts = [[" ".join(line.split()) for line in lines] for lines in (references, hypotheses)]
+    process = jiwer.process_words if unit == "wer" else jiwer.process_characters
+    first, second = ([" ".join(line.split()) for line in lines] for lines in (references, hypotheses))
     table = np.zeros((len(hypotheses), len(COUNTS)))
-    for row, chunks in zip(table, process(*texts).alignments, strict=True):
+    for row, chunks in zip(table, process(first, second).alignments, strict=True):
         for chunk in chunks:
             # Either is 0 of what the other side has not.
             length = max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)

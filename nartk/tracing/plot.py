@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nartk.errors import number_of, requiring
 from nartk.files import writing
 from nartk.tracing import ORIGINS, Traced
 from nartk.tracing.page import bars, counts, histogram, stats
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, and hatches for those who see none.
 _LOOKS = {
@@ -40,7 +43,7 @@ def plot_histogram(trace: Sequence[Traced], path: Path, form: str) -> None:
     middles = [(low + high) / 2 for low, high, _ in found]
     widths = [0.9 * (high - low + 1) for low, high, _ in found]
     axes.bar(middles, [count for _, _, count in found], widths, color=_LOOKS["draft"][0])
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     axes.set_xlabel("tokens that a pass settled")
     axes.set_ylabel("passes")
     axes.set_title(
@@ -90,14 +93,14 @@ def plot_passes(traced: Traced, path: Path, form: str) -> None:
     save_figure(figure, path, form)
 
 
-def make_figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches, or as many as a picture may have."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(min(width, _MOST_INCHES), min(height, _MOST_INCHES)), layout="constrained")
 
 
-def save_figure(figure: Any, path: Path, form: str) -> None:
+def save_figure(figure: Figure, path: Path, form: str) -> None:
     """Writes a figure as `form`, png or svg."""
     with writing(path, binary=True) as file:
         figure.savefig(file, format=form, dpi=150)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
         StrategyMismatchError: The model has no frames, or does not tell where they are.
         UsageError: There are more tokens than positions.
     """
-    scorer: Any = model.passes
+    scorer = model.passes
     source = model.encode(line)
     if not isinstance(scorer, FrameScorer) or not isinstance(source, FeatureSource):
         raise StrategyMismatchError(
