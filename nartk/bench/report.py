@@ -337,14 +337,18 @@ def times(ratio: dict[str, float] | None) -> str:
     return f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """The options that `publish` goes by."""
+def recipe_parser(description: str) -> argparse.ArgumentParser:
+    """A parser of a recipe's flags with ``--rounds`` and the files that `publish` writes."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=description, formatter_class=formatter)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after one to warm up (default: 5)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page here too")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here")
+    return parser
 
 
 def publish(found: JsonObject, page: str, options: argparse.Namespace) -> None:
-    """Prints a page of what was found, and writes what `add_outputs` was told to.
+    """Prints a page of what was found, and writes it to the files that `recipe_parser` was given.
 
     Raises:
         OutputError: A file cannot be written.

@@ -222,7 +222,10 @@ def environment(device: str) -> JsonObject:
         "load_average": os.getloadavg()[0],
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "versions": _versions("nartk", "torch", "transformers", "ctranslate2", "fairseq"),
+        "versions": {
+            "nartk": nartk.__version__,
+            **{name: _version(name) for name in ("torch", "transformers", "ctranslate2", "fairseq")},
+        },
     }
 
 
@@ -236,11 +239,8 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
-def _versions(*packages: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for package in packages:
-        try:
-            found[package] = nartk.__version__ if package == "nartk" else version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -11,7 +11,6 @@ Only transcripts in ASCII count, as they are and by Whisper's own normaliser of 
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import statistics
@@ -24,7 +23,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch and CTranslate2 are loaded
 
 from nartk.adapters.hf import import_transformers
-from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
+from nartk.bench.report import heading, markdown, publish, ratio, recipe_parser, times
 from nartk.bench.runner import environment
 from nartk.bench.turns import TimedCall, in_turns
 from nartk.data.audio.sounds import read_sound
@@ -113,14 +112,10 @@ def page(found: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = recipe_parser(__doc__)
     parser.add_argument("model", help="Hugging Face folder")
     parser.add_argument("--ctranslate2", required=True, help="folder of the same weights")
     parser.add_argument("--clips", type=Path, required=True, help="list of recordings and transcripts")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default: 5)")
-    add_outputs(parser)
     options = parser.parse_args(argv)
     clips, model = read_clips(options.clips), Path(options.model)
     engines: dict[tuple[str, str], Library] = {

@@ -27,7 +27,7 @@ import torch
 
 import nartk
 from nartk.architectures import architecture
-from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
+from nartk.bench.report import heading, markdown, publish, ratio, recipe_parser, times
 from nartk.bench.runner import environment
 from nartk.bench.turns import TimedCall, in_turns
 from nartk.checkpoints.saving import save_checkpoint
@@ -195,15 +195,11 @@ def page(found: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = recipe_parser(__doc__)
     parser.add_argument("--size", choices=SIZES, default="aishell", help="shape (default: %(default)s)")
     parser.add_argument("--dtype", nargs="+", choices=("fp32", "bf16", "int8"), default=["fp32", "int8"])
     parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 16], help="sounds (default: 1 16)")
     parser.add_argument("--count", type=int, default=16, help="sounds (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="after one to warm up (default: %(default)s)")
-    add_outputs(parser)
     return parser
 
 

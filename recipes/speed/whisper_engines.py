@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from nartk.adapters.hf import import_transformers
-from nartk.bench.report import add_outputs, heading, markdown, publish, ratio, times
+from nartk.bench.report import heading, markdown, publish, ratio, recipe_parser, times
 from nartk.bench.runner import environment
 from nartk.bench.turns import apart, in_turns
 from nartk.errors import EXIT_FAILED, EXIT_OK
@@ -304,9 +304,7 @@ def _row(cell: dict[str, Any], engine: dict[str, Any]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = recipe_parser(__doc__)
     parser.add_argument(
         "--size", nargs="+", choices=SIZES, default=["tiny", "base"], help="shapes (default: tiny base)"
     )
@@ -315,11 +313,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", nargs="*", choices=("ctranslate2",), default=["ctranslate2"], help="beside hf"
     )
     parser.add_argument("--tokens", type=int, default=64, help="words of an output (default: 64)")
-    parser.add_argument(
-        "--rounds", type=int, default=5, help="measured rounds after one to warm up (default: 5)"
-    )
     parser.add_argument("--weights", choices=("fp16", "fp32"), default="fp16", help=_WEIGHTS)
-    add_outputs(parser)
     return parser
 
 
