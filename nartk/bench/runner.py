@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nartk
 from nartk import engine
-from nartk.bench.specs import Setup, Spec
+from nartk.bench.specs import Outcome, Setup, Spec
 from nartk.bench.turns import EngineError, Worker, turns, worker
 from nartk.bench.work import Workload
 from nartk.files import JsonObject
@@ -27,29 +27,18 @@ _SETTLE = 0.25  # seconds between two engines: thread pools wait that long for m
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One run of a job by one engine.
+class Measurement(Outcome):
+    """Output of one run of a job by one engine, measured.
 
     Attributes:
         seconds: Time of all sentences, from text to text, by `Setup.clock`.
-        latencies: Seconds of each sentence from its entry into a batch to its end, of a peer at batch 1 from
-            text to text; empty where the engine does not tell.
-        tokens: Ids of each output.
-        texts: Text of each output.
-        passes, drafted, accepted: Counts of nartk's strategies; None for others.
         peak_mb: Peak memory, MB of 10^6 bytes: resident on a CPU, torch's own on a GPU; None where engines
             share a process.
-        costs: Seconds of a further run by what they go to, where that was asked and the engine tells.
+        costs: Seconds of a further run by part, where that was asked and the engine measures them.
     """
 
-    seconds: float
-    latencies: list[float]
-    tokens: list[list[int]]
-    texts: list[str]
-    passes: int | None
-    drafted: int | None
-    accepted: int | None
-    peak_mb: float | None
+    seconds: float = 0.0
+    peak_mb: float | None = None
     costs: dict[str, float] | None = None
 
 

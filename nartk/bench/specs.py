@@ -68,8 +68,8 @@ class Outcome:
     Attributes:
         tokens: Ids of each sentence, with eos unless its limit cut it off.
         texts: Texts of the outputs.
-        latencies: Seconds of each sentence from its entry into a batch to its end, in any order; empty where
-            the engine does not tell.
+        latencies: Seconds of each sentence from its entry into a batch to its end, in any order, of a peer at
+            batch 1 from text to text; empty where the engine does not tell.
         passes, drafted, accepted: Summed over sentences; None where the engine does not tell.
         seconds: Time taken, where the engine itself measures it.
     """
