@@ -25,6 +25,8 @@ import nartk
 import nartk.serving
 from nartk import engine
 from nartk.architectures.transformer import TransformerConfig
+from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.loop.constraints import Constraints
 from nartk.decoders.loop.loop import Loop
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import Pass, Scores, Want
@@ -32,6 +34,7 @@ from nartk.protocols.runs import Batching, Ended
 from nartk.registry import make_strategy
 from nartk.serving import Session, Ticket
 from nartk.serving.line_runs import LineRun
+from nartk.vocab import Vocab
 
 if not engine.available():
     pytest.skip("there is no engine here", allow_module_level=True)
@@ -429,3 +432,19 @@ def test_memory_of_runs_does_not_grow() -> None:
     for run in runs:
         run.close()
     assert (scorer.cells_in_use, scorer.memories_in_use) == (0, 0)
+
+
+def test_rules_of_a_line_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sentences it has."""
+    made, counts = Constrained.constraints, []
+
+    def counted(self: Constrained, vocab: Vocab) -> Constraints:
+        counts[-1] += 1
+        return made(self, vocab)
+
+    monkeypatch.setattr(Constrained, "constraints", counted)
+    for line in ("She go home.", "She go home. He see it. They was here."):
+        with Session(nartk.load("gec-en", threads=1)) as session:
+            counts.append(0)
+            assert session.submit(line, "greedy", suppress_ids="5 7").result().tokens
+    assert counts == [2, 2]  # the run's, and the line's

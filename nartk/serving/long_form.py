@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from operator import mul
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -278,7 +278,7 @@ class BufferedFrames:
         found = [self._recordings[int(handle)] for handle in memory]
         return np.array([sum(each.counts) for each in found], np.int32)
 
-    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Any:
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> _Joined:
         total = int(self.frames(memory).sum())
         scored = np.arange(total) if want.only is None else want.only.astype(np.int64)
         parts = [*self._readings(memory, want, scored, _copied)]
@@ -467,7 +467,7 @@ class _Joined(Reading):
     def __init__(
         self, parts: Sequence[Reading], fetch: Callable[[Sequence[int] | IntArray], FloatArray]
     ) -> None:
-        names = ("best", "log_probs", *(name for name in _OPTIONAL if _has(parts[0], name)))
+        names = _arrays(parts[0])
         super().__init__(**{name: np.concatenate([getattr(each, name) for each in parts]) for name in names})
         self._fetch = fetch
 
@@ -476,17 +476,15 @@ class _Joined(Reading):
         return self._fetch(index)
 
 
-_OPTIONAL = ("top", "top_log_probs", "margins", "given_log_probs", "drawn", "drawn_log_probs", "hidden")
+def _arrays(scores: Scores | Reading) -> dict[str, IntArray | FloatArray]:
+    """The arrays that were requested, by name."""
+    found = {item.name: getattr(scores, item.name, None) for item in fields(Reading)}
+    return {name: array for name, array in found.items() if array is not None}
 
 
-def _has(scores: Any, name: str) -> bool:
-    return getattr(scores, name, None) is not None
-
-
-def _copied(scores: Any) -> Reading:
+def _copied(scores: Scores) -> Reading:
     """A reading that outlives the scorer's next run."""
-    names = ("best", "log_probs", *(name for name in _OPTIONAL if _has(scores, name)))
-    return Reading(**{name: np.array(getattr(scores, name)) for name in names})
+    return Reading(**{name: array.copy() for name, array in _arrays(scores).items()})  # type: ignore[arg-type]
 
 
 def _wanted(want: Want, only: IntArray, part: slice) -> Want:

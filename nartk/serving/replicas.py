@@ -121,7 +121,7 @@ class _Replica:
     ) -> None:
         self.tokens = 0
         self.orders = SimpleQueue[tuple[str, Request] | None]()
-        self._begin = lambda: _begun(strategy, scorer, batching, stop)
+        self._strategy, self._scorer, self._batching = strategy, scorer, batching
         self._stop, self._outcomes = stop, outcomes
         self._thread = Thread(target=copy_context().run, args=(self._decode,), daemon=True)
 
@@ -133,6 +133,14 @@ class _Replica:
         self.orders.put(None)
         if self._thread.ident is not None:
             self._thread.join()
+
+    def _begin(self) -> Run:
+        """Begins a run with scorers of its own, which end where they are told to stop."""
+        stopped = self._stop.is_set
+        auxiliary = {name: each.replica(stopped) for name, each in self._strategy.auxiliary.items()}
+        return replace(self._strategy, auxiliary=auxiliary).begin(
+            self._scorer.replica(stopped), self._batching
+        )
 
     def _decode(self) -> None:
         try:
@@ -158,10 +166,3 @@ class _Replica:
             name, request = order
             getattr(run, name)(request)
         return False
-
-
-def _begun(strategy: Decoding, scorer: Replicable, batching: Batching, stop: Event) -> Run:
-    """A run with scorers of its own, which end where they are told to stop."""
-    auxiliary = {name: each.replica(stop.is_set) for name, each in strategy.auxiliary.items()}
-    run: Run = replace(strategy, auxiliary=auxiliary).begin(scorer.replica(stop.is_set), batching)
-    return run

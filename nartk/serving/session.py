@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nartk.errors import NartkError, UsageError
 from nartk.protocols.hypothesis import Hypothesis
@@ -21,6 +21,9 @@ from nartk.registry import require_drafts_reader
 from nartk.serving.line_runs import LineRequest, LineRun, given
 from nartk.serving.model import Model
 from nartk.serving.outcomes import Outcome, best_of
+
+if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
 
 _IDLE = 16  # runs without lines that are kept, and strategies
 T = TypeVar("T")
@@ -47,11 +50,13 @@ class Session:
     def __init__(self, model: Model, *, batch_size: int = 8, max_tokens: int | None = None) -> None:
         self._batching = Batching(batch_size, max_tokens)
         self.model = model
-        self._strategies: OrderedDict[tuple[Any, ...], Any] = OrderedDict()  # the one used last is the last
+        self._strategies: OrderedDict[tuple[object, ...], Strategy] = (
+            OrderedDict()
+        )  # the one used last is the last
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()  # of strategies, and of whether it is closed
         self._is_closed = False
-        self._lines: dict[Any, _Lines] = {}  # by strategy
+        self._lines: dict[Strategy, _Lines] = {}
         self._thread = Thread(target=self._work, name="nartk-session", daemon=True)
         self._thread.start()
 
@@ -93,7 +98,7 @@ class Session:
         self._call(lambda: self._enter(ticket))
         return ticket
 
-    def _strategy(self, name: str | None, options: dict[str, Any]) -> Any:
+    def _strategy(self, name: str | None, options: dict[str, Any]) -> Strategy:
         key = (name, *sorted(options.items()))
         with self._lock:
             if self._is_closed:
@@ -313,7 +318,7 @@ class Ticket:
         future: Its outcome, for callbacks and `asyncio`; they run in the session's thread.
     """
 
-    def __init__(self, session: Session, strategy: Any, asked: LineRequest) -> None:
+    def __init__(self, session: Session, strategy: Strategy, asked: LineRequest) -> None:
         self.strategy, self.asked = strategy, asked
         self.future: Future[Hypothesis] = Future()
         self._session = session

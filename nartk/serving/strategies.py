@@ -14,6 +14,7 @@ from nartk.protocols.passes import PassScorer
 from nartk.registry import declared, implied, make_strategy, options_of
 
 if TYPE_CHECKING:
+    from nartk.decoders.strategy import Strategy
     from nartk.serving.model import Model
 
 
@@ -23,7 +24,7 @@ def made_strategy(
     options: Mapping[str, Any],
     *,
     tell: Callable[[str], None] = warnings.warn,
-) -> Any:
+) -> Strategy:
     """The strategy `name`, checked against a model, with the other models that it needs loaded.
 
     The `KEPT` other models used last stay loaded, and are not read again when another call names them.
@@ -47,7 +48,7 @@ def made_strategy(
     if name is None:
         name = implied(options, generation.get("strategy", "greedy"))
     options = declared(options, options_of(name))
-    made = make_strategy(name, with_generation(generation, name, options))
+    made: Strategy = make_strategy(name, with_generation(generation, name, options))
     model.scorer_for(made)
     if ignored := unheeded(generation, name):
         tell(ignored)
@@ -73,7 +74,7 @@ def made_strategy(
                 f"{key} {other!r} has {found.parameters:,} parameters, the model {model.parameters:,}; "
                 "drafts pay where the smaller model makes them: are the two swapped?"
             )
-        made = replace(made, **{key: found.checkpoint.fingerprint})
+        made = replace(made, **{key: found.checkpoint.fingerprint})  # type: ignore[arg-type]
         auxiliary[key] = found.passes
         if len(theirs.target_vocab) != len(mine.target_vocab):
             auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
