@@ -9,7 +9,7 @@ import numpy as np
 
 from nartk.decoders.drafters.parallel import ParallelDrafts
 from nartk.decoders.drafters.parallel_text import FrameDrafter
-from nartk.decoders.loop.drafter import Drafter
+from nartk.decoders.loop.drafter import Drafter, State
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer
@@ -39,5 +39,5 @@ class OwnFrames(FrameDrafter):
     def start_time(self, source: float) -> float:
         return _HEAD * source  # the encoder's time is the verifier's
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
         return self.read(np.array(memory, np.int32))

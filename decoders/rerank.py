@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from nartk.protocols.passes import FloatArray, PassScorer, Source, Want
 _MOST = 1024  # tokens of a pass, unless one output has more
 
 
-def require_reranker(scorer: Any, option: str) -> None:
+def require_reranker(scorer: object, option: str) -> None:
     """Refuses a model that cannot score a given output, before anything is decoded."""
     if not isinstance(scorer, PassScorer):
         raise StrategyMismatchError(

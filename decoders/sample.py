@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nartk.decoders.loop.constrained import Constrained
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
@@ -22,7 +22,6 @@ from nartk.protocols.hypothesis import Hypothesis, PhaseSeconds, Request, Result
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.runs import NOTHING, Batching, Ended, Run
 from nartk.registry import (
-    DRAFTERS,
     HEAVIEST,
     MOST_SAMPLES,
     named_protocols,
@@ -169,14 +168,13 @@ class Sample(Sampling):
     def make_drafter(self, scorer: PassScorer) -> Drafter | None:
         if self.draft == NONE:
             return None
-        declared: Any = DRAFTERS.find(self.draft)
+        declared = of_verifier()[self.draft]
         if not speaks(declared, scorer):
             raise StrategyMismatchError(
                 f"{named('draft', self.draft)} needs a {named_protocols(declared)}, this model is none",
                 fix="leave it out",
             )
-        made: Drafter = declared.of_length(self.max_draft).make_drafter(scorer)
-        return made
+        return declared.of_length(self.max_draft).make_drafter(scorer)
 
 
 def _together(index: int, drawn: Sequence[Result]) -> Result:

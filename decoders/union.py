@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nartk.decoders.drafters.union import Union
 from nartk.decoders.loop.drafter import of_verifier
 from nartk.decoders.loop.loop import AdaptiveDrafts
 from nartk.errors import UsageError, named
 from nartk.protocols.passes import CopiesSource, PassScorer
-from nartk.registry import DRAFTERS, option, register_decoder
+from nartk.registry import option, register_decoder
 
 
 @register_decoder("union")
@@ -32,12 +30,12 @@ class UnionOfDrafts(AdaptiveDrafts):
 
     def __post_init__(self) -> None:
         names, known = self.drafters.split(","), of_verifier()
-        if len({*names} & {*known}) < len(names):
+        if len({*names} & known.keys()) < len(names):
             raise UsageError(
                 f"{named('drafters')} is {self.drafters!r}", fix=f"name some of {','.join(known)}, each once"
             )
 
-    def make_drafter(self, scorer: Any) -> Union:
-        declared: list[Any] = [DRAFTERS.find(name) for name in self.drafters.split(",")]
-        drafters = [each.beside_others(self.max_draft).make_drafter(scorer) for each in declared]
+    def make_drafter(self, scorer: PassScorer) -> Union:
+        declared = [of_verifier()[name].beside_others(self.max_draft) for name in self.drafters.split(",")]
+        drafters = [each.make_drafter(scorer) for each in declared]
         return Union(drafters, words=len(scorer.vocab), max_draft=self.max_draft, nodes=self.nodes)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nartk.architectures import architectures
-from nartk.decoders.loop.drafter import DrafterOptions, PlainDrafter
+from nartk.decoders.loop.drafter import DrafterOptions, PlainDrafter, State
 from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.hypothesis import Request
+from nartk.protocols.parallel import ParallelScorer
 from nartk.protocols.passes import IntArray, costs_of
 from nartk.registry import DRAFTERS, option, protocols, speaks
 
@@ -41,10 +41,10 @@ class ReadOnce(PlainDrafter):
         longest: Most tokens of a draft.
     """
 
-    def __init__(self, scorer: Any, *, longest: int) -> None:
+    def __init__(self, scorer: ParallelScorer, *, longest: int) -> None:
         self.scorer, self.longest = scorer, longest
 
-    def read(self, memory: IntArray) -> list[Any]:
+    def read(self, memory: IntArray) -> list[State]:
         """The states of new rows, of encoded sources [B]."""
         raise NotImplementedError
 
@@ -55,7 +55,7 @@ class ReadOnce(PlainDrafter):
         costs = costs_of(self.scorer)
         return costs.encoding * source + costs.run(source)
 
-    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[Any]:
+    def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[State]:
         own = self.scorer.encode([request.source for request in requests])
         try:
             return self.read(own)
@@ -63,7 +63,7 @@ class ReadOnce(PlainDrafter):
             self.scorer.free(own)
 
 
-def declared_for(scorer: Any) -> type[ParallelDrafts]:
+def declared_for(scorer: object) -> type[ParallelDrafts]:
     """The drafter that is made of such a model's scorer.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from operator import eq
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class SmallModelDrafts(DrafterOptions):
         return SmallModel(scorer, self.block_size, PickBest())
 
 
-def small_model(auxiliary: Mapping[str, Any], strategy: str) -> PassScorer:
+def small_model(auxiliary: Mapping[str, object], strategy: str) -> PassScorer:
     """The auxiliary model ``drafter``.
 
     Raises:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 _INDEX = 32  # bits of a key that hold the index
 
 
-def best_of(x: npt.NDArray[np.floating[Any]], k: int) -> npt.NDArray[np.int64]:
+def best_of(x: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
     """The k largest of each row of x [N,V], best first: indices [N,min(k,V)]; fp32 tells which are equal."""
     size = x.shape[1]
     k = min(k, size)

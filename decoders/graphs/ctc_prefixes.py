@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +143,7 @@ class PrefixSearch:
         ]
 
     def _advanced(
-        self, beam: _PrefixBeams, frames: Frames, at: npt.NDArray[Any], known: _PrefixTrie
+        self, beam: _PrefixBeams, frames: Frames, at: npt.NDArray[np.integer], known: _PrefixTrie
     ) -> _PrefixBeams:
         """The beam after the frames `at` [B], one of each row."""
         every = at[:, None]

@@ -131,9 +131,10 @@ class DrafterOptions:
         raise NotImplementedError
 
 
-def of_verifier() -> list[str]:
-    """The names of the drafters that need no other model."""
-    return [name for name, each in DRAFTERS.all().items() if not each.of_model]  # type: ignore[attr-defined]
+def of_verifier() -> dict[str, type[DrafterOptions]]:
+    """The declared drafters that need no other model, by name."""
+    declared = DRAFTERS.all().items()
+    return {key: each for key, each in declared if issubclass(each, DrafterOptions) and not each.of_model}
 
 
 class PlainDrafter:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,9 +79,11 @@ class RowDraws(RowConstraints):
             seeds=np.repeat(np.array(seeds, np.uint64), counts),
         )
 
-    def draw(self, index: _Ints, positions: _Ints, **own: Any) -> Draw:
-        """A draw for each position [N] of the requests of these indices [N], which `uniforms` takes."""
-        uniforms = self.uniforms(index, positions, **own)
+    def draw(
+        self, index: _Ints, positions: _Ints, *, samples: _Ints | None = None, seeds: _Words | None = None
+    ) -> Draw:
+        """A draw for each position [N] of the requests of these indices [N], with arguments of `uniforms`."""
+        uniforms = self.uniforms(index, positions, samples=samples, seeds=seeds)
         return Draw(uniforms, self.temperature, self.top_k, self.top_p)
 
     @property
