@@ -77,8 +77,7 @@ class Fast(Tokenizer):
         """Sets what the tokenizer class sets, whatever tokenizer.json has."""
 
     def encode(self, text: str, *, target: bool) -> list[int]:
-        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self.backend.decode(ids, skip_special_tokens=True)
@@ -91,8 +90,7 @@ class Fast(Tokenizer):
         return bool(forced) or not isinstance(self.backend.model, self.library.models.BPE)
 
     def id_of(self, token: str) -> int | None:
-        id: int | None = self.backend.token_to_id(token)
-        return id
+        return self.backend.token_to_id(token)
 
     def words(self, count: int, *, target: bool) -> list[str]:
         word = self.backend.id_to_token
@@ -133,8 +131,7 @@ class Fast(Tokenizer):
         state = json.loads(self.backend.normalizer.__getstate__())
         for step in state.get("normalizers", [state]):
             if step.get("precompiled_charsmap"):
-                found: str = step["precompiled_charsmap"]
-                return found
+                return step["precompiled_charsmap"]
         return None
 
     @cached_property
@@ -212,8 +209,7 @@ class Pegasus(Unigram):
 
     @property
     def sentence_mask(self) -> str:
-        found: str = self.config.get("mask_token_sent", "<mask_1>")
-        return found
+        return self.config.get("mask_token_sent", "<mask_1>")
 
     def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens([self.sentence_mask, *self.pretraining] if found is None else found)

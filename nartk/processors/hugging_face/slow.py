@@ -65,8 +65,7 @@ class Slow(Tokenizer):
         return found
 
     def pieces(self, text: str, *, target: bool) -> list[str]:
-        found: list[str] = self.model(target).encode(text, out_type=str)
-        return found
+        return self.model(target).encode(text, out_type=str)
 
     def model(self, target: bool) -> Any:
         """The sentencepiece model of a side."""
