@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -209,7 +209,9 @@ class DecoderLayer(_Layer):
         return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
 
 
-def _sublayer(x: Tensor, f: Any, norm: nn.Module, dropout: Dropout, norm_first: bool) -> Tensor:
+def _sublayer(
+    x: Tensor, f: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, norm_first: bool
+) -> Tensor:
     if norm_first:
         return x + dropout(f(norm(x)))
     return norm(x + dropout(f(x)))

@@ -43,11 +43,11 @@ class PartModule(nn.Module):
             if name in given:
                 setattr(self, name, given[name])
             elif parts.weight_shapes(each):
-                setattr(self, name, _made(each, layers[name].kind, config))
+                setattr(self, name, _made(each, layers[name].module, config))
 
 
 class _Layer(NamedTuple):
-    kind: type  # its class; of numbered ones, theirs; of several classes, the first
+    module: type  # its class; of numbered ones, theirs; of several classes, the first
     optional: bool
 
 
@@ -57,16 +57,16 @@ def _layers(module: Hashable) -> Mapping[str, _Layer]:
     found = {}
     for name, hint in get_type_hints(module).items():
         classes = get_args(hint)
-        kind = next((each for each in classes if each is not NoneType), hint)
-        if isinstance(kind, type) and issubclass(kind, nn.Module | nn.Parameter):
-            found[name] = _Layer(kind, NoneType in classes)
+        layer = next((each for each in classes if each is not NoneType), hint)
+        if isinstance(layer, type) and issubclass(layer, nn.Module | nn.Parameter):
+            found[name] = _Layer(layer, NoneType in classes)
     return found
 
 
-def _made(part: parts.Part, kind: type, config: Config) -> Any:
+def _made(part: parts.Part, module: type, config: Config) -> Any:
     if isinstance(part, parts.Numbered):
-        return nn.ModuleList(_made(each, kind, config) for each in part.parts)
-    return kind(part, config) if isinstance(part, parts.Group) else layer_of(part, config)
+        return nn.ModuleList(_made(each, module, config) for each in part.parts)
+    return module(part, config) if isinstance(part, parts.Group) else layer_of(part, config)
 
 
 def layer_of(part: parts.Part, config: Config) -> Any:
@@ -77,8 +77,8 @@ def layer_of(part: parts.Part, config: Config) -> Any:
     """
     match part:
         case parts.Convolution():
-            kind = nn.Conv1d if len(part.kernel) == 1 else nn.Conv2d
-            return kind(part.inputs, part.outputs, part.kernel, part.stride, part.padding)  # type: ignore[arg-type]
+            convolution = nn.Conv1d if len(part.kernel) == 1 else nn.Conv2d
+            return convolution(part.inputs, part.outputs, part.kernel, part.stride, part.padding)  # type: ignore[arg-type]
         case parts.Linear():
             return nn.Linear(part.inputs, part.outputs, part.bias)
         case parts.Depthwise():
@@ -158,7 +158,7 @@ class DistancesModule(nn.Embedding):
     def __init__(self, part: parts.Distances, std: float) -> None:
         super().__init__(part.buckets, part.heads)
         nn.init.normal_(self.weight, std=std)
-        self.farthest = len(part.table) // 2
+        self.farthest = part.farthest
         self.register_buffer("table", torch.from_numpy(part.table), persistent=False)
 
     def mask(self, queries: Tensor, kept: Tensor) -> Tensor:

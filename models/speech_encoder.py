@@ -36,7 +36,7 @@ from nartk.errors import PassError
 from nartk.models.layers import Attention, FeedForward
 from nartk.models.parts import BatchNormModule, DepthwiseModule, PartModule
 from nartk.models.training import Dropout
-from nartk.models.transformer import HEADS, Encoded, SourceEncoder
+from nartk.models.transformer import HEADS, Encoded, SourceEncoder, pad_frames
 from nartk.protocols.passes import Source, features_of
 
 
@@ -226,7 +226,7 @@ class SpeechEncoderModule(SourceEncoder):
 
     def frames_of(self, sources: Sequence[Source]) -> tuple[Tensor, Tensor]:
         """The frames [B,T,F] of sources, padded with zeros, and how many each has, [B]."""
-        config, weight = self.config, self.ctc.weight
+        config = self.config
         found = features_of(sources, config.input_features)
         for i, frames in enumerate(found):
             if not config.least_frames <= len(frames) <= config.max_source_len:
@@ -234,10 +234,7 @@ class SpeechEncoderModule(SourceEncoder):
                     f"source {i} has {len(frames)} frames, not between {config.least_frames} and "
                     f"{config.max_source_len}"
                 )
-        lengths = torch.tensor([len(frames) for frames in found], device=weight.device)
-        rows = [torch.tensor(frames) for frames in found]
-        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return padded.to(weight.device, weight.dtype), lengths
+        return pad_frames(found, self.ctc.weight)
 
     def subsampled(self, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Frames [B,T,F] of lengths [B] as [B,S,d_model], scaled, and which positions count, [B,S]."""

@@ -30,7 +30,7 @@ from nartk.models.layers import (
 from nartk.models.losses import Losses, Training, label_smoothed_cross_entropy, with_encoder_ctc
 from nartk.models.parts import AnyNorm, DistancesModule, PartModule, layer_of
 from nartk.protocols.contexts import check_sources
-from nartk.protocols.passes import Source, texts_of
+from nartk.protocols.passes import FloatArray, Source, texts_of
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,13 @@ class TextEncoderModule(SourceEncoder):
         for layer in self.layers:
             x = layer(x, mask)
         return x if self.norm is None else self.norm(x)
+
+
+def pad_frames(frames: Sequence[FloatArray], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Frames [T,F] of sources as [B,T,F] of the type of `like`, zeros behind them, and the lengths [B]."""
+    lengths = torch.tensor([len(each) for each in frames], device=like.device)
+    padded = nn.utils.rnn.pad_sequence([torch.tensor(each) for each in frames], batch_first=True)
+    return padded.to(like.device, like.dtype), lengths
 
 
 def align_left(tokens: Tensor, pad: int) -> Tensor:

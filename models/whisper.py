@@ -20,7 +20,7 @@ from nartk.architectures.parts import Group
 from nartk.errors import PassError
 from nartk.models.layers import Embedding, EncoderLayer
 from nartk.models.parts import AnyNorm
-from nartk.models.transformer import Encoded, SourceEncoder
+from nartk.models.transformer import Encoded, SourceEncoder, pad_frames
 from nartk.protocols.passes import Source, features_of
 
 
@@ -55,14 +55,11 @@ class WhisperEncoderModule(SourceEncoder):
         return Encoded(x if self.norm is None else self.norm(x), kept)
 
     def read(self, sources: Sequence[Source]) -> Encoded:
-        weight = self.conv[0].weight
         found = features_of(sources, self.features)
         for i, frames in enumerate(found):
             if not 0 < len(frames) <= self.longest:
                 raise PassError(f"source {i} has {len(frames)} frames, not between 1 and {self.longest}")
             if not torch.from_numpy(frames).isfinite().all():
                 raise PassError(f"source {i} holds NaN or infinity")
-        padded = nn.utils.rnn.pad_sequence([torch.tensor(frames) for frames in found], batch_first=True)
-        lengths = torch.tensor([len(frames) for frames in found], device=weight.device)
-        encoded: Encoded = self(padded.to(weight.device, weight.dtype), lengths)
+        encoded: Encoded = self(*pad_frames(found, self.conv[0].weight))
         return encoded

@@ -20,6 +20,12 @@ _MOST_FRAMES = 16  # of a position of the encoder; more is a mistake or a corrup
 _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
 
 
+def _speaks(name: str, *protocols: type) -> Speaks:
+    """The mixins of that name for non-autoregressive models."""
+    engine, reference = f"parallel_scorer:{name}OnEngine", f"parallel_reference:{name}OnTorch"
+    return Speaks(protocols, f"nartk.engine.{engine}", f"nartk.models.{reference}")
+
+
 # No configuration is of these classes alone, and every method that a dataclass generates delays the start.
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Decoder(Config):
@@ -95,11 +101,7 @@ class CopiesWords(Config):
 class BlockDecoder(Decoder):
     """Fills the masked positions behind a prefix."""
 
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (BlockScorer,),
-        "nartk.engine.parallel_scorer:BlocksOnEngine",
-        "nartk.models.parallel_reference:BlocksOnTorch",
-    )
+    speaks: ClassVar[Speaks | None] = _speaks("Blocks", BlockScorer)
     network: ClassVar[str] = "nartk.models.blockwise:Blockwise"
 
     decoder_positions: str = setting("learned", "target positions", choices=POSITIONS)
@@ -136,11 +138,7 @@ class CanvasDecoder(LengthHead, Decoder):
             from.
     """
 
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (CanvasScorer,),
-        "nartk.engine.parallel_scorer:CanvasesOnEngine",
-        "nartk.models.parallel_reference:CanvasesOnTorch",
-    )
+    speaks: ClassVar[Speaks | None] = _speaks("Canvases", CanvasScorer)
     network: ClassVar[str] = "nartk.models.nat:Nat"
 
     decoder_input: str = setting(
@@ -173,11 +171,7 @@ class FrameDecoder(Decoder):
         UsageError: Same as Config; and a position has no frames, or too many.
     """
 
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (FrameScorer,),
-        "nartk.engine.parallel_scorer:DecoderFramesOnEngine",
-        "nartk.models.parallel_reference:DecoderFramesOnTorch",
-    )
+    speaks: ClassVar[Speaks | None] = _speaks("DecoderFrames", FrameScorer)
     network: ClassVar[str] = "nartk.models.ctc:CtcNat"
 
     upsample: int = setting(2, "frames per source token")
@@ -210,11 +204,7 @@ class GraphDecoder(LengthHead, Decoder):
         UsageError: A value is out of its bounds, or the scale is none.
     """
 
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (GraphScorer,),
-        "nartk.engine.parallel_scorer:GraphOnEngine",
-        "nartk.models.parallel_reference:GraphOnTorch",
-    )
+    speaks: ClassVar[Speaks | None] = _speaks("Graph", GraphScorer)
     network: ClassVar[str] = "nartk.models.da_transformer:DaTransformer"
 
     decoder_positions: str = setting("learned", "positions of the vertices", choices=POSITIONS)
@@ -297,11 +287,7 @@ class FireDecoder(Decoder):
     Each fire is a token, eos included. The embeddings of words are the sampler's, which training alone reads.
     """
 
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (FireScorer, FrameScorer),
-        "nartk.engine.parallel_scorer:FiresOnEngine",
-        "nartk.models.parallel_reference:FiresOnTorch",
-    )
+    speaks: ClassVar[Speaks | None] = _speaks("Fires", FireScorer, FrameScorer)
     network: ClassVar[str] = "nartk.models.paraformer:Paraformer"
 
     decoder_positions: str = setting("sinusoidal", "of the fires", choices=POSITIONS)

@@ -148,14 +148,15 @@ class WhisperEncoder(FrameEncoder):
             for i, (inputs, stride) in enumerate(zip((self.input_features, d), WHISPER_STRIDES, strict=True))
         ]
         stack = self.stack_part("encoder", self.source_positions, words=None)
-        frames = {"images": False, "activation": "gelu", "strides": WHISPER_STRIDES}
-        encoder = Group(
-            {**stack.parts, "conv": Numbered(conv)}, {**stack.settings, "frames": self._read(frames)}, "_"
-        )
+        frames = {
+            "images": False,
+            "features": self.input_features,
+            "most": self.max_source_len,
+            "activation": "gelu",
+            "strides": WHISPER_STRIDES,
+        }
+        encoder = Group({**stack.parts, "conv": Numbered(conv)}, {**stack.settings, "frames": frames}, "_")
         return {"encoder": encoder, **super().parts()}
-
-    def _read(self, frames: dict[str, Any]) -> dict[str, Any]:
-        return {**frames, "features": self.input_features, "most": self.max_source_len}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

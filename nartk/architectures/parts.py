@@ -13,14 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from nartk.architectures.positions import FloatArray, interleaved_sinusoids, sinusoids
+from nartk.architectures.positions import FloatArray, interleaved_sinusoids, relative_buckets, sinusoids
 
 Shape: TypeAlias = tuple[int, ...]
+F = TypeVar("F", np.float32, np.float64)
 
 LANES = 16  # floats of the engine's vectors
 PANEL = 32  # outputs of a packed matrix that lie beside each other
@@ -33,10 +34,10 @@ class WeightReader(Protocol):
     def array(self, name: str) -> FloatArray:
         """A weight, fp32."""
 
-    def layer(self, name: str, part: Linear) -> Any:
+    def layer(self, name: str, part: Linear) -> object:
         """A linear layer as the engine holds it."""
 
-    def words(self, name: str) -> Any:
+    def words(self, name: str) -> object:
         """A matrix of words [V,D] as the engine holds it, packed once where several names share it."""
 
 
@@ -52,7 +53,7 @@ class Part:
         """Outputs and inputs of its matrix in an int8 folder; None: its weights stay fp32."""
         return None
 
-    def read(self, name: str, reader: WeightReader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> object:
         """The layer of that name, as the engine's model holds it."""
         raise NotImplementedError
 
@@ -91,7 +92,7 @@ class Numbered(Part):
 
     parts: Sequence[Part]
 
-    def read(self, name: str, reader: WeightReader) -> list[Any]:
+    def read(self, name: str, reader: WeightReader) -> list[object]:
         return [part.read(f"{name}.{i}", reader) for i, part in enumerate(self.parts)]
 
     def leaves(self, name: str) -> Iterator[tuple[str, Part]]:
@@ -135,7 +136,7 @@ class Linear(Part):
             )
         return weight, bias
 
-    def read(self, name: str, reader: WeightReader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> object:
         return reader.layer(name, self)
 
 
@@ -238,7 +239,7 @@ class BatchNorm(Part):
     def shapes(self) -> dict[str, Shape]:
         return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (self.features,))
 
-    def read(self, name: str, reader: WeightReader) -> tuple[Any, Any, Any]:
+    def read(self, name: str, reader: WeightReader) -> tuple[npt.NDArray[np.float64], ...]:
         gain, bias, mean, variance = (
             reader.array(f"{name}.{own}").astype(np.float64) for own in self.shapes()
         )
@@ -290,7 +291,7 @@ class Words(Part):
     def packed(self) -> tuple[int, int] | None:
         return self.count, self.features
 
-    def read(self, name: str, reader: WeightReader) -> Any:
+    def read(self, name: str, reader: WeightReader) -> object:
         return reader.words(f"{name}.weight")
 
 
@@ -330,11 +331,18 @@ class Positions(Part):
 
 @dataclass(repr=False, eq=False)
 class Distances(Part):
-    """Biases of attention scores [buckets,H] by distance; `table` is the bucket of each distance."""
+    """Biases of attention scores [buckets,H] by distance, up to `farthest` tokens."""
 
     buckets: int
     heads: int
-    table: npt.NDArray[np.int64] = field(compare=False)
+    farthest: int
+    causal: bool
+
+    @property
+    def table(self) -> npt.NDArray[np.int64]:
+        """The bucket of each distance from -`farthest` to it."""
+        distances = np.arange(-self.farthest, self.farthest + 1)
+        return relative_buckets(distances, self.buckets, self.farthest, causal=self.causal)
 
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.buckets, self.heads)}
@@ -362,7 +370,7 @@ def filled(features: int, multiple: int = LANES) -> int:
     return features + -features % multiple
 
 
-def fill(x: Any, multiple: int = LANES) -> Any:
+def fill(x: npt.NDArray[F], multiple: int = LANES) -> npt.NDArray[F]:
     """Fills the last dimension up with zeros."""
     return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, -x.shape[-1] % multiple),))
 

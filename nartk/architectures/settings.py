@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from nartk.architectures.parts import (
     Distances,
     Group,
@@ -23,7 +20,6 @@ from nartk.architectures.parts import (
     feed_forward,
     weight_shapes,
 )
-from nartk.architectures.positions import relative_buckets
 from nartk.errors import CheckpointError, UsageError
 
 _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
@@ -232,18 +228,12 @@ class Config:
         parts: dict[str, Part] = {"embedding": embedding}
         parts["layers"] = Numbered([self.layer_part(side)] * self.layers(side))
         if positions == "relative":
-            buckets, heads = self.distance_buckets(side), getattr(self, f"{side}_heads")
-            parts["relative"] = Distances(self.relative_buckets, heads, buckets)
+            heads: int = getattr(self, f"{side}_heads")
+            sizes = self.relative_buckets, heads, self.relative_distance
+            parts["relative"] = Distances(*sizes, causal=side == "decoder")
         if getattr(self, f"{side}_norm_first"):
             parts["norm"] = self.norm_part(side)
         return Group(parts, {"farthest": self.relative_distance}, joint="_")
-
-    def distance_buckets(self, side: str) -> npt.NDArray[np.int64]:
-        """The buckets of the distances from -`relative_distance` to it, of ``encoder`` or ``decoder``."""
-        distances = np.arange(-self.relative_distance, self.relative_distance + 1)
-        return relative_buckets(
-            distances, self.relative_buckets, self.relative_distance, causal=side == "decoder"
-        )
 
 
 def both(**settings: int) -> dict[str, Any]:

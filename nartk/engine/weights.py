@@ -51,30 +51,30 @@ class Weights:
     def array(self, name: str) -> FloatArray:
         return self._arrays[name]
 
-    def words(self, name: str) -> Any:
+    def words(self, name: str) -> _native.Linear:
         name = self._shared.get(name, name)
         layer = name.removesuffix(".weight")
         return self.packed[layer][0] if layer in self.packed else self._words(layer)
 
-    def layer(self, name: str, part: Linear) -> Any:
+    def layer(self, name: str, part: Linear) -> _native.Linear:
         if not part.exact:
             return self._layer(name, part)
         return _native.Linear.pack(*self._matrix(name, part), "fp32")
 
-    def model(self, config: Config) -> Any:
+    def model(self, config: Config) -> _native.Model:
         """The whole model."""
         return _native.Model(config.tree.read("", self))
 
     def _matrix(self, name: str, part: Linear) -> tuple[FloatArray, FloatArray | None]:
         return part.matrix(self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias"))
 
-    def _layer(self, name: str, part: Linear) -> Any:
+    def _layer(self, name: str, part: Linear) -> _native.Linear:
         return self._pack(name, *self._matrix(name, part))
 
-    def _words(self, layer: str) -> Any:
+    def _words(self, layer: str) -> _native.Linear:
         return self._pack(layer, self._arrays[f"{layer}.weight"], None)
 
-    def _pack(self, layer: str, weight: FloatArray, bias: FloatArray | None) -> Any:
+    def _pack(self, layer: str, weight: FloatArray, bias: FloatArray | None) -> _native.Linear:
         made = _native.Linear.pack(weight, bias, self._type)
         self.packed[layer] = made, bias
         return made
@@ -92,10 +92,10 @@ class StoredWeights(Weights):
         self._tensors = tensors
         self._sizes = packed_sizes(config)
 
-    def _layer(self, name: str, part: Linear) -> Any:
+    def _layer(self, name: str, part: Linear) -> _native.Linear:
         return self._words(name)  # it was turned before it was packed
 
-    def _words(self, layer: str) -> Any:
+    def _words(self, layer: str) -> _native.Linear:
         block = self._tensors.mapped(f"{layer}.weight").reshape(-1)
         if block.min() == -128:
             raise CheckpointError(f"tensor '{layer}.weight' holds -128, below -127")
