@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from nartk.protocols.paragraph import Paragraph
 
 
-def _reads_drafts(args: argparse.Namespace, strategies: Sequence[Spec | str]) -> bool:
-    """True if a strategy may read drafts; drafts that none reads are refused."""
-    reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
-    if (args.drafts is not None or args.draft_columns) and not reads:
-        raise UsageError(
-            f"drafts are given, but none of --strategies {args.strategies!r} reads them", fix="add verify"
-        )
-    return reads
-
-
 def file_cells(
     args: argparse.Namespace, strategies: Sequence[Spec | str], folder: Path
 ) -> tuple[str, list[Cell], list[Quality]]:
@@ -55,8 +45,12 @@ def file_cells(
     from nartk.bench.work import Workload
 
     model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
-    drafts_read = _reads_drafts(args, strategies)
-    records = [*read_sentences(args, files, partial(tell, args), drafts=drafts_read)]
+    reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
+    if (args.drafts is not None or args.draft_columns) and not reads:
+        raise UsageError(
+            f"drafts are given, but none of --strategies {args.strategies!r} reads them", fix="add verify"
+        )
+    records = [*read_sentences(args, files, drafts=reads)]
     checkpoint = load_checkpoint(model_folder(model), **languages(args))
     longest = checkpoint.settings["max_source_len"]
     limit = make_strategy(GREEDY, {"max_len": args.max_len}).limit

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
+from nartk.cli._output import tell
 from nartk.data.readers import FEATURES, MANIFEST, SOUND, Fields, Record, format_of, read_records
 from nartk.errors import InputFileError, LengthMismatchError, UsageError, named, number_of
 from nartk.files import STDIN, first_bytes, reading, shown
@@ -73,24 +74,30 @@ def _beside(records: Iterator[Record], name: str) -> Iterator[tuple[Record, Reco
         yield record, line
 
 
-def _with_drafts(records: Iterator[Record], drafts: str, tell: Callable[[str], None]) -> Iterator[Record]:
-    """The records, with the drafts in the lines of a file behind those that they have.
+def _with_drafts(records: Iterator[Record], args: argparse.Namespace) -> Iterator[Record]:
+    """The records, with the drafts in their lines of --drafts behind those that they have.
 
-    An unreadable line holds no draft: `tell` is called with what is wrong.
+    An unreadable line holds no draft, and the user is told.
     """
-    for record, line in _beside(records, drafts):
+    for record, line in _beside(records, args.drafts):
         if line.error is not None:
-            tell(f"{line.where}: {line.error.message}; its sentence is decoded without")
+            tell(args, f"{line.where}: {line.error.message}; its sentence is decoded without")
         yield replace(record, drafts=(*record.drafts, *line.text.split("\t")))
 
 
-def read_sentences(
-    args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None], *, drafts: bool
-) -> Iterator[Record]:
+def _with_outputs(records: Iterator[Record], args: argparse.Namespace) -> Iterator[Record]:
+    """The records, with the outputs in their lines of --score; an unreadable line is the record's error."""
+    for record, line in _beside(records, args.score):
+        record = replace(record, drafts=tuple(line.text.split("\t")))
+        if record.error is None and line.error is not None:
+            record = replace(record, error=line.error, where=line.where)
+        yield record
+
+
+def read_sentences(args: argparse.Namespace, files: Sequence[str], *, drafts: bool) -> Iterator[Record]:
     """The record of each sentence, read as it is asked for; what can be checked beforehand is.
 
     Args:
-        tell: Receives the error of an unreadable draft.
         drafts: True if records hold the drafts that `add_drafts`'s flags and its JSONL key give.
 
     Raises:
@@ -99,40 +106,30 @@ def read_sentences(
         InputFileError: A file cannot be read.
     """
     fields = fields_of(args, files)
-    if not drafts:
-        return read_files(files, args.format, fields)
-    fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
-    if args.drafts is None:
-        return read_files(files, args.format, fields)
+    if drafts:
+        fields = replace(fields, draft_columns=args.draft_columns, draft_key="drafts")
+    records = read_files(files, args.format, fields)
+    if not drafts or args.drafts is None:
+        return records
     _require_parallel("--drafts", args.drafts, files, args.format)
-    return _with_drafts(read_files(files, args.format, fields), args.drafts, tell)
+    return _with_drafts(records, args)
 
 
 def read_scored(args: argparse.Namespace, files: Sequence[str]) -> Iterator[Record]:
     """The record of each sentence, its drafts the outputs in its line of --score.
 
-    A line of these that cannot be read is the record's error. Raises as `read_sentences`.
+    Raises as `read_sentences`.
     """
-    fields = fields_of(args, files)
+    records = read_files(files, args.format, fields_of(args, files))
     _require_parallel("--score", args.score, files, args.format)
-    return _with_outputs(read_files(files, args.format, fields), args.score)
+    return _with_outputs(records, args)
 
 
-def _with_outputs(records: Iterator[Record], outputs: str) -> Iterator[Record]:
-    for record, line in _beside(records, outputs):
-        record = replace(record, drafts=tuple(line.text.split("\t")))
-        if record.error is None and line.error is not None:
-            record = replace(record, error=line.error, where=line.where)
-        yield record
-
-
-def read_for(
-    strategy: Decoding, args: argparse.Namespace, files: Sequence[str], tell: Callable[[str], None]
-) -> Iterator[Record]:
+def read_for(strategy: Decoding, args: argparse.Namespace, files: Sequence[str]) -> Iterator[Record]:
     """`read_sentences` with drafts where the strategy reads them; where it does not, drafts are refused."""
     if args.drafts is not None or args.draft_columns:
         require_drafts_reader(strategy)
-    return read_sentences(args, files, tell, drafts=reads_drafts(strategy))
+    return read_sentences(args, files, drafts=reads_drafts(strategy))
 
 
 def _too_few_or_many(name: str, lines: str, sentences: str) -> LengthMismatchError:

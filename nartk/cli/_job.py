@@ -151,10 +151,12 @@ class Job:
         else:
             hypotheses = outcome.hypotheses if self.scores else outcome.hypotheses[: self.nbest]
         if self.args.output_format == "jsonl":
-            found = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
-            self.write(_to_json(name | (found if hypotheses else failure)))
+            described = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
+            self.write(_to_json(name | (described if hypotheses else failure)))
         elif self.args.output_format in FORMATS:
-            self._write_subtitles(hypotheses)
+            write = self.model.checkpoint.output.decode
+            found = [each for best in hypotheses[:1] for each in cues(best, write)]
+            self.write(render(found, self.args.output_format))
         elif self.scores:
             self.write("\t".join(f"{each.score:.6f}" for each in hypotheses))
         elif self.nbest == 1:
@@ -181,10 +183,6 @@ class Job:
                 fix="give one recording at a time, or use --output-format jsonl",
             )
         return iter(found)
-
-    def _write_subtitles(self, hypotheses: Sequence[Hypothesis]) -> None:
-        found = [each for best in hypotheses[:1] for each in cues(best, self.model.checkpoint.output.decode)]
-        self.write(render(found, self.args.output_format))
 
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         scores = hypothesis.positional_scores
@@ -213,11 +211,7 @@ class Job:
                 words = checkpoint.input.vocab.to_words(texts_of([read])[0])
                 source += words
         return describe(
-            result,
-            nbest=self.nbest,
-            text=record.text,
-            source=source,
-            words=checkpoint.target_vocab.to_words,
+            result, nbest=self.nbest, text=record.text, source=source, words=checkpoint.target_vocab.to_words
         )
 
     def stats(self) -> DecodeStats:

@@ -81,7 +81,10 @@ class PartialsJob(Job):
                 if not found.is_last and (last is None or last.text != found.text):
                     cut = "" if len(found.text) <= _MOST else "... "
                     tell(self.args, f"{found.audio_ms / 1000:.2f} s: {cut}{found.text[-_MOST:]}")
-                self._keep(found, last)
+                if self.args.output_format == "jsonl":  # how it differs: all texts of an hour are too many
+                    same = 0 if last is None else len(last.tokens) - found.revised
+                    shown = {name: getattr(found, name) for name in _SHOWN}
+                    self.partials.append({"added": vocab.to_words(found.tokens[same:]), **shown})
                 last = found
         except (InputFileError, InputFormatError) as error:
             return error
@@ -94,14 +97,6 @@ class PartialsJob(Job):
         self.took.add(took)
         self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
         return Result(self.lines, (best,), seconds, passes=took.partials)
-
-    def _keep(self, found: Partial, last: Partial | None) -> None:
-        """Keeps, for JSONL, how a text differs from the one before: all texts of an hour are too many."""
-        if self.args.output_format != "jsonl":
-            return
-        same = 0 if last is None else len(last.tokens) - found.revised
-        added = self.model.checkpoint.target_vocab.to_words(found.tokens[same:])
-        self.partials.append({"added": added, **{name: getattr(found, name) for name in _SHOWN}})
 
     def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
         return super()._describe(hypothesis) | {"partials": self.partials}

@@ -266,7 +266,7 @@ def _tune(args: argparse.Namespace) -> int:
     folder = model_folder(name)
     require_own(name, folder, fix="copy it to a folder of your own, and name that")
     require_storable(folder / costs.FILE, fix="copy the model to a folder that can be written")
-    records = read_sentences(args, files, partial(tell, args), drafts=False)
+    records = read_sentences(args, files, drafts=False)
     readable = (record.text for record in records if record.error is None and record.text.strip())
     lines = [*islice(readable, SOURCES if args.limit is None else args.limit)]
     for dtype in args.dtype.split(","):

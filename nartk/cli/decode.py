@@ -167,7 +167,9 @@ def main(argv: Sequence[str]) -> int:
     args, options = _strategy.parse(_parser(), argv, by_model=True)
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
     files = with_manifest(args, files)
-    _require_cut(args)
+    for time in CUT:
+        if getattr(args, time) is not None and not args.partials:
+            raise UsageError(f"{named(time)} without --partials", fix="give both")
     args.form_flag = f"--output-format {args.output_format}"
     if args.output_format is None:
         suffix = Path("" if args.output is None else args.output).suffix[1:].lower()
@@ -183,9 +185,12 @@ def main(argv: Sequence[str]) -> int:
         checked = make_strategy(args.strategy, _strategy.of_model(args, options))
         if args.partials:
             _require_streamed(args, checked, options)
-        if args.assert_lossless:
-            _require_lossless(checked)
-        records = read_for(checked, args, files, partial(tell, args))
+        if args.assert_lossless and checked.promised.guarantee is not Guarantee.IDENTICAL:
+            raise UsageError(
+                f"--assert-lossless, but the promise of {checked.name!r} is {str(checked.promised)!r}",
+                fix="choose a strategy that is identical to greedy",
+            )
+        records = read_for(checked, args, files)
     with ExitStack() as outputs:
         # Opened before the model is: a place that cannot be written to is found out before the work.
         write = outputs.enter_context(line_writer(args.output))
@@ -231,14 +236,6 @@ def _make_job(args: argparse.Namespace, *given: Any) -> Job:
     return PartialsJob(args, *given, **cut)
 
 
-def _require_lossless(strategy: Decoding) -> None:
-    if strategy.promised.guarantee is not Guarantee.IDENTICAL:
-        raise UsageError(
-            f"--assert-lossless, but the promise of {strategy.name!r} is {str(strategy.promised)!r}",
-            fix="choose a strategy that is identical to greedy",
-        )
-
-
 def _decoding_flags(
     args: argparse.Namespace, options: dict[str, Any], argv: Sequence[str]
 ) -> dict[str, bool]:
@@ -266,13 +263,6 @@ def _require_alone(flag: str, why: str, others: Mapping[str, bool]) -> None:
     for other, is_given in others.items():
         if is_given:
             raise UsageError(f"{flag} with {other}: {why}", fix="leave one of them out")
-
-
-def _require_cut(args: argparse.Namespace) -> None:
-    """Refuses times of chunks where nothing is cut into chunks."""
-    for name in CUT:
-        if getattr(args, name) is not None and not args.partials:
-            raise UsageError(f"{named(name)} without --partials", fix="give both")
 
 
 def _require_streamed(args: argparse.Namespace, strategy: Decoding, options: dict[str, Any]) -> None:

@@ -21,14 +21,7 @@ from nartk.cli._input import add_computation, batching, load_model, split_inputs
 from nartk.cli._output import add_output, add_verbose, progress, tell
 from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record
-from nartk.errors import (
-    EXIT_OK,
-    EXIT_SOME_FAILED,
-    LengthMismatchError,
-    NartkError,
-    UsageError,
-    number_of,
-)
+from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, LengthMismatchError, NartkError, UsageError, number_of
 from nartk.files import STDIN, Journal, JsonObject, make_folder, write_json, writing
 from nartk.registry import make_strategy
 from nartk.serving.distillation import REASONS, Choice, Filters
@@ -225,10 +218,7 @@ class _Distillation:
     def _require_same(self, settings: JsonObject) -> None:
         """Refuses a folder that was begun with other settings; writes nothing."""
         fix = "give the settings of that run, or another --output"
-        fixes = {
-            "decoding": fix,
-            "filtering": f"{fix}, or --refilter to filter anew what has been decoded",
-        }
+        fixes = {"decoding": fix, "filtering": f"{fix}, or --refilter to filter anew what has been decoded"}
         parts = {name: settings[name] for name in fixes if name == "decoding" or not self.args.refilter}
         self._old = require_same(self.folder / JOURNAL, "nartk-distill", parts, fixes)
 
@@ -263,10 +253,7 @@ class _Distillation:
         `first` lines came before. An unreadable line has no text and takes a place.
         """
         for index, outcome in model.stream(
-            [record.text for record in window],
-            strategy,
-            **batching(self.args),
-            first=first,
+            [record.text for record in window], strategy, **batching(self.args), first=first
         ):
             error = window[index].error
             if error is None and isinstance(outcome, NartkError):

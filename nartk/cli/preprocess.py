@@ -58,8 +58,7 @@ def _require_dictionaries(args: argparse.Namespace) -> None:
     if args.joined_dictionary:
         if args.srcdict and args.tgtdict:
             raise UsageError(
-                "--joined-dictionary takes one of --srcdict and --tgtdict",
-                fix="leave one of them out",
+                "--joined-dictionary takes one of --srcdict and --tgtdict", fix="leave one of them out"
             )
         given = [args.srcdict or args.tgtdict]
     if not args.trainpref and not all(given):

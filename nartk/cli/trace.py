@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_output, tell
-from nartk.errors import (
-    EXIT_OK,
-    EXIT_SOME_FAILED,
-    InputFileError,
-    InputTooLongError,
-    NartkError,
-    UsageError,
-)
+from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, InputTooLongError, NartkError, UsageError
 from nartk.files import JsonObject, reading, shown, writing
 from nartk.tracing import Traced, page, plot, read_trace
 

@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--drafts, but the sentences are generated", fix="name the file of their sentences")
     records: Sequence[Record] = ()
     if files or not generates:
-        records = [*read_for(make_strategy(args.strategy, options), args, files, partial(tell, args))]
+        records = [*read_for(make_strategy(args.strategy, options), args, files)]
     cases = [_Case(record.where, record.text, record.drafts) for record in records if record.error is None]
     errors = [record.error for record in records if record.error is not None]
     passed = True

@@ -89,20 +89,13 @@ def load(
     model = replace(
         model, pretokenized=pretokenized, guard=guard, min_edit_confidence=min_edit_confidence, vad=vad
     )
-    if notice := _on_reference(model):
-        tell(notice)
+    if model.device == "cpu" and not model.is_exact:
+        from nartk import engine
+
+        arch = checkpoint.architecture
+        why = engine.describe() if architecture(arch).engine_at is not None else f"the engine has no {arch!r}"
+        tell(f"{why}; torch computes, slower, and outputs are identical up to ties")
     return model
-
-
-def _on_reference(model: Model) -> str:
-    """In a line, why torch computes on a CPU in the engine's place; empty: it does not."""
-    from nartk import engine
-
-    name = model.checkpoint.architecture
-    if model.device != "cpu" or model.is_exact:
-        return ""
-    why = engine.describe() if architecture(name).engine_at is not None else f"the engine has no {name!r}"
-    return f"{why}; torch computes, slower, and outputs are identical up to ties"
 
 
 def _served(

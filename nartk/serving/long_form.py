@@ -295,7 +295,10 @@ class BufferedFrames:
         windows = tuple(self.buffers.windows(self.buffers.positions(len(source))))
         if not windows:  # too short for the model, which says so
             self.scorer.free(self.scorer.encode([replace(source, frames=source.frames[:])]))
-        heard = [self._is_heard(source, window) for window in windows]
+        heard = [
+            self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
+            for window in windows
+        ]
         if self.blank is not None:
             sizes = [each.last - each.first + (0 if each.first else len(source.words)) for each in windows]
             return _Recording(source, windows, tuple(map(mul, sizes, heard)))
@@ -342,10 +345,6 @@ class BufferedFrames:
             found += position_spans([np.maximum(np.concatenate(ends), 0)])
         return found
 
-    def _is_heard(self, source: FeatureSource, window: Window) -> bool:
-        """Tells whether somebody speaks in a buffer."""
-        return self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
-
     def _fires(
         self, carried: Carried, memory: IntArray, windows: Sequence[Window], *, is_last: bool
     ) -> list[_Fires]:
@@ -372,11 +371,7 @@ class BufferedFrames:
         return memory
 
     def _readings(
-        self,
-        memory: Sequence[int] | IntArray,
-        want: Want,
-        scored: _Ints,
-        take: Callable[[Scores], T],
+        self, memory: Sequence[int] | IntArray, want: Want, scored: _Ints, take: Callable[[Scores], T]
     ) -> Iterator[T]:
         """Yields what `take` gives for scored frames [n], ascending, a few buffers after the other."""
         begin = done = 0

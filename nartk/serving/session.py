@@ -213,7 +213,7 @@ class Session:
                     begin = partial(LineRun, self.model, ticket.strategy, self._batching)
                     lines = _Lines(begin, self._batching.size)
                 self._lines[ticket.strategy] = lines  # the one used last is the last
-                lines.add(ticket)
+                lines.waiting.append(ticket)
             except Exception as error:
                 ticket.future.set_exception(error)
 
@@ -245,25 +245,22 @@ class _Lines:
     def __init__(self, begin: Callable[[], LineRun], size: int) -> None:
         self._begin, self.size = begin, size
         self.run = begin()
-        self._waiting: deque[Ticket] = deque()
+        self.waiting: deque[Ticket] = deque()
         self._apart: deque[Ticket] = deque()  # of a run that failed
         self._admitted: dict[LineRequest, Ticket] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._apart) + len(self._admitted)
+        return len(self.waiting) + len(self._apart) + len(self._admitted)
 
     def tickets(self) -> list[Ticket]:
-        return [*self._waiting, *self._apart, *self._admitted.values()]
-
-    def add(self, ticket: Ticket) -> None:
-        self._waiting.append(ticket)
+        return [*self.waiting, *self._apart, *self._admitted.values()]
 
     def step(self) -> None:
         """Takes a step."""
         if self._apart and not self._admitted:
             self._admit(self._apart.popleft())
-        while not self._apart and self._waiting and self.run.requests < 2 * self.size:
-            self._admit(self._waiting.popleft())
+        while not self._apart and self.waiting and self.run.requests < 2 * self.size:
+            self._admit(self.waiting.popleft())
         try:
             found = self.run.step()
         except Exception as error:
@@ -289,9 +286,9 @@ class _Lines:
             self.run.close()
             self.run = self._begin()
         except Exception as other:
-            for ticket in [*tickets, *self._waiting, *self._apart]:
+            for ticket in [*tickets, *self.waiting, *self._apart]:
                 ticket.future.set_exception(other)
-            self._waiting.clear()
+            self.waiting.clear()
             self._apart.clear()
             return
         if len(tickets) == 1:
@@ -306,7 +303,7 @@ class _Lines:
         if self._admitted.pop(ticket.asked, None) is not None:
             self.run.drop(ticket.asked)
         else:
-            (self._waiting if ticket in self._waiting else self._apart).remove(ticket)
+            (self.waiting if ticket in self.waiting else self._apart).remove(ticket)
         ticket.future.set_exception(CancelledError())
         return True
 

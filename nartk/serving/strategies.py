@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def made_strategy(
-    model: Model,
-    name: str | None,
-    options: Mapping[str, Any],
-    *,
-    tell: Callable[[str], None] = warnings.warn,
+    model: Model, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
 ) -> Strategy:
     """The strategy `name`, checked against a model, with the other models that it needs loaded.
 
