@@ -88,49 +88,47 @@ class SampleRun:
 
     def __init__(self, inner: Run, count: int) -> None:
         self.inner, self.count = inner, count
-        self._samples: dict[Request, list[Request]] = {}
-        self._owners: dict[Request, Request] = {}
-        self._drawn: dict[Request, list[Result]] = {}
+        self._owners: dict[Request, Request] = {}  # by sample
+        self._drawn: dict[Request, dict[Request, Result | None]] = {}  # of each request its samples
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self._drawn)
 
     def admit(self, request: Request) -> None:
         count = request.nbest or self.count
         samples = [replace(request, index=request.index * count + number) for number in range(count)]
         for each in samples:
             self.inner.admit(each)
-        self._samples[request], self._drawn[request] = samples, []
+        self._drawn[request] = dict.fromkeys(samples)
         self._owners |= dict.fromkeys(samples, request)
 
     def step(self) -> list[Ended]:
         found: list[Ended] = []
-        for sample, result in self.inner.step():
+        for sample, last in self.inner.step():
             request = self._owners.pop(sample)
-            drawn = self._drawn[request]
-            drawn.append(result)
-            if len(drawn) == len(self._samples[request]):
-                found.append((request, _together(request.index, drawn)))
-                del self._samples[request], self._drawn[request]
+            samples = self._drawn[request]
+            samples[sample] = last
+            drawn = [result for result in samples.values() if result is not None]
+            if len(drawn) == len(samples):
+                found.append((request, _together(request.index, drawn, last)))
+                del self._drawn[request]
         return found
 
     def so_far(self, request: Request) -> Hypothesis:
         """The first sample's; where there are several, another one may be the best in the end."""
-        if request not in self._samples:
+        if request not in self._drawn:
             return NOTHING
-        first = self._samples[request][0]
-        drawn = [each for each in self._drawn[request] if each.index == first.index]
-        return drawn[0].hypotheses[0] if drawn else self.inner.so_far(first)
+        sample, result = next(iter(self._drawn[request].items()))
+        return self.inner.so_far(sample) if result is None else result.hypotheses[0]
 
     def drop(self, request: Request) -> None:
-        for sample in self._samples.pop(request, ()):
+        for sample in self._drawn.pop(request, ()):
             self._owners.pop(sample, None)
             self.inner.drop(sample)
-        self._drawn.pop(request, None)
 
     def close(self) -> None:
-        for request in [*self._samples]:
-            self.drop(request)
+        self._owners.clear()
+        self._drawn.clear()
         self.inner.close()
 
 
@@ -177,17 +175,16 @@ class Sample(Sampling):
         return declared.of_length(self.max_draft).make_drafter(scorer)
 
 
-def _together(index: int, drawn: Sequence[Result]) -> Result:
-    """The result of a sentence whose samples were decoded apart."""
-    ordered = sorted(drawn, key=attrgetter("index"))
-    hypotheses = [result.hypotheses[0] for result in ordered]
+def _together(index: int, drawn: Sequence[Result], last: Result) -> Result:
+    """The result of a sentence whose samples were decoded apart, of which one ended last."""
+    hypotheses = [result.hypotheses[0] for result in drawn]
     counts, phases = added(drawn)
     return Result(
         index=index,
         hypotheses=tuple(sorted(hypotheses, key=attrgetter("score"), reverse=True)),
         seconds=max(result.seconds for result in drawn),
-        left_mid_batch=drawn[-1].left_mid_batch,
-        prompt=drawn[0].prompt,
+        left_mid_batch=last.left_mid_batch,
+        prompt=last.prompt,
         phases=PhaseSeconds(**phases),
         **counts,
     )

@@ -82,10 +82,10 @@ def ctc_cases(folder: Path, rng: random.Random) -> Callable[[], Case]:
 
 def window_cases(folder: Path, rng: random.Random) -> Callable[[], Case]:
     made = whisper_models.random_model(
-        whisper_models.random_settings(random.Random(1), seconds=2.0), 1, ends=3.0, times=2.0
+        whisper_models.random_settings(random.Random(1), seconds=1.0), 1, ends=5.0, times=2.0
     )
     whisper_models.save(made, folder)
-    paths = write_sounds(folder, rng, [rng.uniform(0.5, 7.0) for _ in range(8)], 16_000)
+    paths = write_sounds(folder, rng, [rng.uniform(0.3, 3.0) for _ in range(8)], 16_000)
     options: list[dict[str, Any]] = [{}, {"beam_size": 3}, {"timestamps": True}, {"max_len": 9}]
     return lambda: (rng.choice(paths), "windows", {**rng.choice(options), "language": "fr"})
 
