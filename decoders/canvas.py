@@ -89,7 +89,7 @@ class CanvasStrategy(Native):
             require_reranker(self.auxiliary["rerank"], "rerank")
 
     def write(self, scorer: CanvasScorer, candidates: Sequence[Candidate]) -> None:
-        """Fills the canvases."""
+        """Writes the words of every candidate's canvas, in as many passes as the strategy takes."""
         raise NotImplementedError
 
     def search(self, scorer: CanvasScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:

@@ -1,4 +1,4 @@
-"""Scores given outputs: what a model thinks of them, instead of what it says."""
+"""Scores given outputs under a model by teacher forcing, without decoding."""
 
 from __future__ import annotations
 

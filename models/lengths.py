@@ -14,7 +14,7 @@ from nartk.models.nar import wide
 
 
 def predictor(part: Linear) -> nn.Linear:
-    """The layer that gives logits [B,C] of pooled sources [B,D]."""
+    """Linear layer from pooled sources [B,D] to logits [B,C] of the target's length less the source's."""
     layer = nn.Linear(part.inputs, part.outputs)
     init_linears(layer)
     return layer

@@ -1,7 +1,7 @@
 """OWSM-CTC's configuration and weights (Peng et al. 2024, https://arxiv.org/abs/2402.12654).
 
-An encoder of speech whose CTC heads recognise, translate and identify languages, as the words in front of its
-frames say: `FeatureSource.words`, such as a language and a task. Without such words, prompt and
+An encoder of speech with CTC heads for recognition, translation and identification of languages. Prompt
+tokens before the frames (`FeatureSource.words`: a language, a task) choose among these. Without prompt and
 translations it is the self-conditioned CTC of Nozaki and Komatsu 2021 (https://arxiv.org/abs/2104.02724).
 """
 

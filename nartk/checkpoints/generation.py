@@ -342,7 +342,7 @@ def _are_ids(words: object) -> bool:
 
 
 def generation_of(folder: Folder) -> JsonObject:
-    """Reads the values of options of a model, nartk's or Hugging Face's; none where it cannot be read."""
+    """Reads the generation options that a model folder sets; none of a damaged one, which loading reports."""
     try:
         config = folder.json(CONFIG)
         if "model_type" not in config:

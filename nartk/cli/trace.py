@@ -141,7 +141,7 @@ def _plot_speech(align_line: Callable[[Traced], Alignment], traced: Traced, path
 
 
 def _read(name: str) -> tuple[list[Traced], int]:
-    """The sound lines of a trace, and how many others there are, whose errors it prints.
+    """Reads a trace: its valid lines, and the number of damaged ones, whose errors it prints.
 
     Raises:
         InputFileError: It cannot be read, is empty, no trace, or one of another version.

@@ -177,7 +177,7 @@ class GraphScorer(ParallelScorer, Protocol):
 
 
 def always_banned(words: Sequence[int], count: int) -> Ragged:
-    """The same forbidden words after each of so many tokens."""
+    """Forbids the same words at each of `count` positions."""
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(words))
     return Ragged(offsets, np.tile(np.array(words, np.int32), count))
 

@@ -119,7 +119,7 @@ class Prompts:
         if value not in known:
             raise UsageError(
                 f"{named(option)} is {given!r}, which this model does not know",
-                fix=f"choose from {', '.join(sorted(known))}" if known else "leave it out: it knows but one",
+                fix=f"choose from {', '.join(sorted(known))}" if known else "leave it out: it has one",
             )
 
     def window(self, tokens: Sequence[int], frames: int) -> tuple[list[int], int]:

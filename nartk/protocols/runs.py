@@ -127,7 +127,7 @@ ENCODE, DRAFT, VERIFY, ACCEPT = range(4)  # phases, in the order of `PhaseSecond
 
 
 class Stopwatch:
-    """Sorts the time of a run by what it is spent on."""
+    """Measures the time that a run spends in each phase: encoding, drafting, verifying, accepting."""
 
     def __init__(self) -> None:
         self._seconds, self._last = [0.0] * 4, 0.0

@@ -45,7 +45,7 @@ def cues(found: Hypothesis, write: Callable[[Sequence[int]], str]) -> list[Cue]:
         return [*_segments(found.text)]
     if found.times is None:
         raise UsageError(
-            "subtitles of an output without times",
+            "subtitles need times, which this output has not",
             fix=f"use ctc-greedy, ctc-beam or paraformer, or {named('timestamps', True)} with Whisper",
         )
     return [

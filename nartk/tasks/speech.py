@@ -273,7 +273,7 @@ class SpeechTask(FairseqTask):
         self.datasets[split] = Speech(kept, self.processor, self.output.vocab, self.cfg, trains=trains)
 
     def _targets(self, name: str, count: int, *, empty: list[int]) -> list[Tensor]:
-        """The words of each line and eos; `empty` of an empty one."""
+        """Target ids of each line, with eos; a blank line gives `empty`."""
         lines = read_lines(str(self.folder / name))
         if len(lines) != count:
             found = number_of(len(lines), "line")
