@@ -78,5 +78,5 @@ def test_one_word_is_one_cue() -> None:
 
 def test_nothing_said_is_no_cue_and_words_without_times_are_refused() -> None:
     assert cues(Hypothesis((5,)), write) == []
-    with pytest.raises(UsageError, match="without times"):
+    with pytest.raises(UsageError, match="subtitles need times, which this output has not"):
         cues(Hypothesis((0, 5), output=Text("new"), pieces=PIECES[:1]), write)
