@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nartk.decoders.native import Found, Native, Output
+from nartk.decoders.native import Found, Native, NativeOutput
 from nartk.decoders.rerank import require_reranker, teacher_forced
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import Canvas, CanvasScorer, always_banned
@@ -59,9 +59,9 @@ class Candidate:
         self.tokens, self.log_probs = self.tokens[kept], self.log_probs[kept]
         self.margins, self.passes_at = self.margins[kept], self.passes_at[kept]
 
-    def output(self) -> Output:
+    def output(self) -> NativeOutput:
         details = (self.passes_at.tolist(), self.margins.tolist())
-        return Output(self.tokens.tolist(), self.score, self.log_probs.tolist(), *details)
+        return NativeOutput(self.tokens.tolist(), self.score, self.log_probs.tolist(), *details)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +120,9 @@ class CanvasStrategy(Native):
             each.score = math.fsum(scores) / len(scores)
         return [Found(self._best(own), count) for own, count in zip(sentences, passes, strict=True)]
 
-    def _best(self, candidates: Sequence[Candidate]) -> list[Output]:
+    def _best(self, candidates: Sequence[Candidate]) -> list[NativeOutput]:
         """The `nbest` best candidates, best first, of those with equal words the first."""
-        best: dict[bytes, Output] = {}
+        best: dict[bytes, NativeOutput] = {}
         for each in sorted(candidates, key=lambda each: -each.score):  # stable
             best.setdefault(each.tokens.tobytes(), each.output())
         return list(best.values())[: self.nbest]

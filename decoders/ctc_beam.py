@@ -12,7 +12,7 @@ from nartk.decoders.graphs.ctc_alignment import aligned
 from nartk.decoders.graphs.ctc_prefixes import Frames, PrefixSearch
 from nartk.decoders.hotwords import WithHotwords
 from nartk.decoders.language_model import WithLanguageModel
-from nartk.decoders.native import Found, Output
+from nartk.decoders.native import Found, NativeOutput
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer, TimedFrames, always_banned, silent_words
@@ -73,11 +73,11 @@ class CtcBeam(WithLanguageModel, WithHotwords):
 
 def _output(
     tokens: list[int], score: float, log_probs: FloatArray, blank: int, spans: FloatArray | None
-) -> Output:
+) -> NativeOutput:
     """An output with eos, by log-probabilities [T,V] of frames and where each begins and ends, [T,2]."""
     runs = None if spans is None else aligned(log_probs, tokens[:-1], blank)
     if spans is None or runs is None:
-        return Output(tokens, score)
+        return NativeOutput(tokens, score)
     labels = [blank] * len(log_probs)
     for token, (begin, end) in zip(tokens, runs.tolist(), strict=False):
         labels[begin:end] = [token] * (end - begin)

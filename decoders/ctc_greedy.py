@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from nartk.decoders.hotwords import WithHotwords
-from nartk.decoders.native import Found, Output
+from nartk.decoders.native import Found, NativeOutput
 from nartk.errors import StrategyMismatchError
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
@@ -77,7 +77,7 @@ def best_path(
     eos: int,
     *,
     spans: FloatArray | None = None,
-) -> Output:
+) -> NativeOutput:
     """Output of labels [T] and their log-probabilities, with runs merged and blanks left out.
 
     Args:
@@ -96,4 +96,4 @@ def best_path(
             times.append((float(spans[index[0], 0]), float(spans[index[-1], 1])))
     all_scores = [*scores, math.fsum(blanks)]
     known = None if spans is None else times
-    return Output([*tokens, eos], math.fsum(log_probs), all_scores, spans=known)
+    return NativeOutput([*tokens, eos], math.fsum(log_probs), all_scores, spans=known)

@@ -19,7 +19,7 @@ from nartk.protocols.runs import Batching, BatchRun, Run
 
 
 @dataclass(frozen=True)
-class Output:
+class NativeOutput:
     """One output of a sentence, eos at its end.
 
     Attributes:
@@ -52,7 +52,7 @@ class Found:
         graph: Gives what a trace shows of the graph that it was found in; None: there is none.
     """
 
-    outputs: Sequence[Output]
+    outputs: Sequence[NativeOutput]
     passes: int = 1
     graph: Callable[[], GraphTrace] | None = None
 
@@ -93,7 +93,7 @@ class Native(Strategy):
             yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
 
 
-def _hypothesis(output: Output, longest: int, passes: int, trace: bool) -> Hypothesis:
+def _hypothesis(output: NativeOutput, longest: int, passes: int, trace: bool) -> Hypothesis:
     count = min(len(output.tokens), longest)
     traced = None
     if trace:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from nartk.decoders.hotwords import WithHotwords
-from nartk.decoders.native import Found, Output
+from nartk.decoders.native import Found, NativeOutput
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FireScorer, TimedFrames, always_banned, silent_words
@@ -66,10 +66,10 @@ def _output(
     eos: int,
     bonus: float = 0.0,
     spans: FloatArray | None = None,
-) -> Output:
+) -> NativeOutput:
     """Output of fires [N], up to the first eos; behind the last fire eos is certain."""
     size = words.index(eos) + 1 if eos in words else len(words) + 1
     tokens, scores = [*words, eos][:size], [*log_probs, 0.0][:size]
     known = None if margins is None else [*margins, math.inf][:size]
     times = None if spans is None else [(float(a), float(b)) for a, b in spans[: size - 1].tolist()]
-    return Output(tokens, math.fsum(scores) + bonus, scores, margins=known, spans=times)
+    return NativeOutput(tokens, math.fsum(scores) + bonus, scores, margins=known, spans=times)

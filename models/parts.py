@@ -46,20 +46,20 @@ class PartModule(nn.Module):
                 setattr(self, name, _made(each, layers[name].module, config))
 
 
-class _Layer(NamedTuple):
+class _Annotation(NamedTuple):
     module: type  # its class; of numbered ones, theirs; of several classes, the first
     optional: bool
 
 
 @cache
-def _layers(module: Hashable) -> Mapping[str, _Layer]:
+def _layers(module: Hashable) -> Mapping[str, _Annotation]:
     """The layers that a class of modules annotates."""
     found = {}
     for name, hint in get_type_hints(module).items():
         classes = get_args(hint)
         layer = next((each for each in classes if each is not NoneType), hint)
         if isinstance(layer, type) and issubclass(layer, nn.Module | nn.Parameter):
-            found[name] = _Layer(layer, NoneType in classes)
+            found[name] = _Annotation(layer, NoneType in classes)
     return found
 
 

@@ -253,11 +253,11 @@ HEADS = ("ctc", "condition")  # of an encoder of speech, which configurations na
 def name_weights(network: nn.Module) -> None:
     """Has a state dict name the weights as configurations do: ``encoder_``, ``decoder_``, and heads bare."""
 
-    def stored(module: nn.Module, state: dict[str, Any], prefix: str, metadata: object) -> None:
+    def stored(module: nn.Module, state: dict[str, Tensor], prefix: str, metadata: object) -> None:
         sides = {f"{side}.": f"{side}_" for side in ("encoder", "decoder")}
         _rename(state, prefix, {**{f"encoder.{head}.": f"{head}." for head in HEADS}, **sides})
 
-    def held(module: nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    def held(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
         sides = {f"{side}_": f"{side}." for side in ("encoder", "decoder")}
         _rename(state, prefix, {**{f"{head}.": f"encoder.{head}." for head in HEADS}, **sides})
 
@@ -265,7 +265,7 @@ def name_weights(network: nn.Module) -> None:
     network.register_load_state_dict_pre_hook(held)
 
 
-def _rename(state: dict[str, Any], prefix: str, beginnings: Mapping[str, str]) -> None:
+def _rename(state: dict[str, Tensor], prefix: str, beginnings: Mapping[str, str]) -> None:
     def renamed(name: str) -> str:
         for old, new in beginnings.items():
             if name.startswith(prefix + old):

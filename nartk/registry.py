@@ -351,7 +351,7 @@ def signature(strategy: Any, *, exact: bool, dtype: str, model: str, version: st
     return "|".join([*parts, f"exact:{int(exact)}", f"dtype:{dtype}", f"nartk:{version}", f"model:{model}"])
 
 
-def _check(owner: str, name: str, value: Any, wanted: type, rules: Options) -> None:
+def _check(owner: str, name: str, value: object, wanted: type, rules: Options) -> None:
     shown = f"{named(name)} of {owner!r}"
     if wanted is float and type(value) is int:
         value = float(value)

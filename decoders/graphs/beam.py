@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nartk.decoders.graphs.best import best_of
 from nartk.decoders.graphs.ngram_lm import NGram
-from nartk.decoders.native import Output
+from nartk.decoders.native import NativeOutput
 from nartk.protocols.passes import FloatArray, IntArray
 
 _Ints = npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ class GraphSearch:
     lm: NGram | None
     gamma: float
 
-    def run(self, lattice: WordLattice, limit: int, eos: int) -> list[Output]:
+    def run(self, lattice: WordLattice, limit: int, eos: int) -> list[NativeOutput]:
         """The best outputs of at most `limit` tokens, or else a prefix of so many, without eos."""
         last = len(lattice.edges) - 1
         longest = min(limit, last)  # no path has more edges
@@ -113,8 +113,8 @@ class GraphSearch:
         start = np.array([0 if self.lm is None else self.lm.start])
         beam = GraphPrefixes(mass, np.zeros(1), np.zeros(1), start, none.astype(np.int64), none)
         scorer = None if self.lm is None else LanguageScores(self.lm, np.append(lattice.names, eos))
-        ended: list[Output] = []
-        cut = Output([], -math.inf, [])
+        ended: list[NativeOutput] = []
+        cut = NativeOutput([], -math.inf, [])
         for t in range(1, longest + 1):
             moved = beam.mass @ lattice.edges
             lm_scores = None if scorer is None else scorer.advance(beam.states)
@@ -128,7 +128,7 @@ class GraphSearch:
                 break
             best = (beam.totals + beam.lm_totals).max()
             names = lattice.names[beam.tokens[0]].tolist()
-            cut = Output(names, _fp32(best / penalties[t]), _fp32s(beam.scores[0]))
+            cut = NativeOutput(names, _fp32(best / penalties[t]), _fp32s(beam.scores[0]))
             # Log-probabilities are at most 0, so what is divided by most loses least.
             bound = best / max(penalties[t + 1], penalties[longest])
             if len(ended) == self.nbest and _fp32(bound) <= ended[-1].score:
@@ -143,7 +143,7 @@ class GraphSearch:
         penalty: float,
         lm_scores: tuple[_Wide, _Ints] | None,
         eos: int,
-    ) -> list[Output]:
+    ) -> list[NativeOutput]:
         """The best of the prefixes with eos, of which each has arrived [k] at the last vertex."""
         with np.errstate(divide="ignore"):
             log_probs = np.log(arrived * lattice.end)
@@ -153,7 +153,7 @@ class GraphSearch:
         ranks = (totals / penalty).astype(np.float32)
         chosen = [i for i in best_of(ranks[None], self.nbest)[0] if ranks[i] > -np.inf]
         return [
-            Output(
+            NativeOutput(
                 [*lattice.names[beam.tokens[i]].tolist(), eos],
                 float(ranks[i]),
                 _fp32s(np.append(beam.scores[i], log_probs[i])),

@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from nartk.decoders.native import Output
+from nartk.decoders.native import NativeOutput
 from nartk.protocols.parallel import GraphScorer, always_banned
 from nartk.protocols.passes import FloatArray, IntArray, Want
 
@@ -59,7 +59,7 @@ def spell(
     log_probs: FloatArray,
     *,
     merge_repeats: bool,
-) -> Output:
+) -> NativeOutput:
     """The output of a path.
 
     Args:
@@ -77,4 +77,4 @@ def spell(
         tokens = [run[0][0] for run in runs]
         scores = [math.fsum(score for _, score, _ in run) for run in runs]
         vertices = [run[0][2] for run in runs]
-    return Output(tokens, score, scores, vertices=vertices)
+    return NativeOutput(tokens, score, scores, vertices=vertices)

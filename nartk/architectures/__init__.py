@@ -42,7 +42,7 @@ class Architecture:
     name: str
     config: type[Config]
     criterions: tuple[str, ...]
-    presets: Mapping[str, Mapping[str, Any]]
+    presets: Mapping[str, Mapping[str, object]]
     strategy: str
     network_at: str
     engine_at: str | None
@@ -88,7 +88,7 @@ def register_architecture(
     name: str,
     *,
     criterions: tuple[str, ...],
-    presets: Mapping[str, Mapping[str, Any]],
+    presets: Mapping[str, Mapping[str, object]],
     network: str = "",
     strategy: str = "",
     engine: bool = True,

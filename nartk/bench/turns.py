@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
         self.process, self.log = process, log
 
-    def request(self, name: str, **arguments: Any) -> JsonObject:
+    def request(self, name: str, **arguments: object) -> JsonObject:
         """Sends one request and returns the reply.
 
         Raises:

@@ -36,9 +36,9 @@ class Calibration(FolderRecord):
     strategy: str
     model: str
     drafter: str
-    thresholds: dict[str, Any]
-    options: dict[str, Any]
-    evidence: dict[str, Any]
+    thresholds: JsonObject
+    options: JsonObject
+    evidence: JsonObject
 
     def replaces(self, other: Calibration) -> bool:
         return (self.strategy, self.drafter) == (other.strategy, other.drafter)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain, count, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nartk.errors import NartkError, UsageError, number_of
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
@@ -23,6 +23,7 @@ from nartk.tracing import describe, describe_error, finite, head, provenance
 if TYPE_CHECKING:
     from nartk.data.readers import Record
     from nartk.decoders.strategy import Decoding
+    from nartk.files import JsonObject
     from nartk.serving.line_runs import LineRequest
     from nartk.serving.model import Model
 
@@ -184,9 +185,9 @@ class Job:
             )
         return iter(found)
 
-    def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
+    def _describe(self, hypothesis: Hypothesis) -> JsonObject:
         scores = hypothesis.positional_scores
-        described: dict[str, Any] = {
+        described: JsonObject = {
             **hypothesis.output.fields(),
             "tokens": hypothesis.pieces,
             "score": finite(hypothesis.score),
@@ -197,7 +198,7 @@ class Job:
             described["times"] = [[round(each, 3) for each in pair] for pair in hypothesis.times]
         return described | provenance(hypothesis) | ({"guard": guarded} if guarded else {})
 
-    def _describe_trace(self, record: Record, result: Result) -> dict[str, Any]:
+    def _describe_trace(self, record: Record, result: Result) -> JsonObject:
         from nartk.protocols.passes import texts_of
 
         checkpoint = self.model.checkpoint
@@ -218,7 +219,7 @@ class Job:
         """Statistics of all sentences."""
         return DecodeStats.total(self.windows)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The report of `--stats`, without loading and warm-up; blank and failed lines are no sentences."""
         stats, args = self.stats(), self.args
         sound = self._sound_read()
@@ -270,5 +271,5 @@ class Job:
         )
 
 
-def _to_json(values: dict[str, Any]) -> str:
+def _to_json(values: JsonObject) -> str:
     return json.dumps(values, ensure_ascii=False, allow_nan=False)

@@ -15,7 +15,7 @@ import numpy as np
 from nartk.cli._job import Job
 from nartk.cli._output import tell
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
-from nartk.files import STDIN
+from nartk.files import STDIN, JsonObject
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
 from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
@@ -50,7 +50,7 @@ class PartialsJob(Job):
             **cut,  # type: ignore[arg-type]
         )
         self.took = StreamStats()  # all recordings
-        self.partials: list[dict[str, Any]] = []  # of the one that is decoded
+        self.partials: list[JsonObject] = []  # of the one that is decoded
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         silence = np.zeros((_WARM_UP, self.reader.settings.bins), np.float32)
@@ -98,13 +98,13 @@ class PartialsJob(Job):
         self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
         return Result(self.lines, (best,), seconds, passes=took.partials)
 
-    def _describe(self, hypothesis: Hypothesis) -> dict[str, Any]:
+    def _describe(self, hypothesis: Hypothesis) -> JsonObject:
         return super()._describe(hypothesis) | {"partials": self.partials}
 
     def _sound_read(self) -> float:
         return self.took.audio_ms / 1000
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         took, cut = self.took, self.buffers
         position = cut.subsampling * self.reader.settings.shift_ms
         latencies = DecodeStats(latencies=[each / 1000 for each in took.latencies_ms])

@@ -288,7 +288,7 @@ def _as_text(
 ) -> list[str]:
     """The score on the first line, then its parts, one a line."""
 
-    def show(value: Any) -> str:
+    def show(value: object) -> str:
         if isinstance(value, list):
             return " ".join(map(show, value))
         return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
