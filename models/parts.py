@@ -27,7 +27,8 @@ class PartModule(nn.Module):
 
     A subclass annotates them: a group with the subclass that computes it, numbered ones with ``Sequence[X]``
     of one, a single layer with the class that `layer_of` returns, and what a configuration may lack with
-    ``| None``. Layers are made in the order of the parts; parts without weights are left out.
+    ``| None``. Layers are made in the order of the parts; parts without weights are left out,
+    but for numbered ones, of which there may be none.
 
     Args:
         given: Layers that are not to be made, by name.
@@ -42,7 +43,7 @@ class PartModule(nn.Module):
         for name, each in part.parts.items():
             if name in given:
                 setattr(self, name, given[name])
-            elif parts.weight_shapes(each):
+            elif isinstance(each, parts.Numbered) or parts.weight_shapes(each):
                 setattr(self, name, _made(each, layers[name].module, config))
 
 
