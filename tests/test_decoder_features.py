@@ -149,7 +149,7 @@ def test_shapes_are_checked(tmp_path: Path) -> None:
     network = network_of("transformer", 20, seed=1)
     folder = written(network, "transformer", tmp_path / "model")
     checkpoint = load_checkpoint(folder)
-    assert read_config(checkpoint).features("decoder") == 20
+    assert read_config(checkpoint).side_features("decoder") == 20
     checkpoint.settings["decoder_features"] = 0
     with pytest.raises(CheckpointError, match="shape"):
         read_config(checkpoint)
@@ -157,7 +157,7 @@ def test_shapes_are_checked(tmp_path: Path) -> None:
 
 def test_old_configurations_have_one_width() -> None:
     config = architecture("transformer").config.from_dict({"d_model": 24})
-    assert (config.features("encoder"), config.features("decoder")) == (24, 24)
+    assert (config.side_features("encoder"), config.side_features("decoder")) == (24, 24)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
 
 def require_one_width(config: TransformerConfig, library: str) -> None:
     """Raises UnsupportedCheckpointError where encoder and decoder have different features."""
-    if config.features("decoder") != config.d_model:
+    if config.side_features("decoder") != config.d_model:
         raise UnsupportedCheckpointError(
             f"`decoder_features` {config.decoder_features}, where models of {library} have `d_model` "
             f"{config.d_model} on both sides"

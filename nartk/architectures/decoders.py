@@ -51,7 +51,7 @@ class Decoder(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        features = self.features("decoder")
+        features = self.side_features("decoder")
         if features != self.d_model and self.engine_settings().get("copied", "none") != "none":
             raise UsageError(
                 f"the decoder copies vectors of {self.d_model} features, `decoder_features` is {features}",
@@ -59,7 +59,7 @@ class Decoder(Config):
             )
 
     def parts(self) -> dict[str, Part]:
-        features = self.features("decoder")
+        features = self.side_features("decoder")
         scale = features**-0.5 if self.scale_output else 1.0
         return {
             "decoder": self.stack_part("decoder", self.target_positions, words=self.tgt_vocab),
@@ -238,7 +238,7 @@ class GraphDecoder(LengthHead, Decoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        features = self.features("decoder")
+        features = self.side_features("decoder")
         if self.link_heads < 1 or features % self.link_heads:
             own = "decoder_features" if self.decoder_features else "d_model"
             raise UsageError(f"`{own}` {features} is no multiple of `link_heads` {self.link_heads}")
@@ -263,7 +263,7 @@ class GraphDecoder(LengthHead, Decoder):
         return low, low if found[2] is None else float(found[2])
 
     def parts(self) -> dict[str, Part]:
-        d, read = self.features("decoder"), self.link_features.split(":")
+        d, read = self.side_features("decoder"), self.link_features.split(":")
         links: dict[str, Part] = {}
         if "position" in read:
             links["positions"] = Positions("learned", self.max_target_len, d)

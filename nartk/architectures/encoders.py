@@ -68,10 +68,10 @@ class TextEncoder(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.share_embeddings in JOINT and self.features("decoder") != self.d_model:
+        if self.share_embeddings in JOINT and self.side_features("decoder") != self.d_model:
             raise UsageError(
                 f"source and target share embeddings, but have {self.d_model} and "
-                f"{self.features('decoder')} features",
+                f"{self.side_features('decoder')} features",
                 fix="share_embeddings='decoder', or 'none'",
             )
         if self.share_embeddings in JOINT and self.src_vocab != self.tgt_vocab:

@@ -121,7 +121,7 @@ class Config:
         if heads < 1:
             raise UsageError(f"`{name}` is {heads}, below 1")
         side = name.removesuffix("_heads")
-        features = self.features(side)
+        features = self.side_features(side)
         if not self.head_features and features % heads:
             own = f"{side}_features" if getattr(self, f"{side}_features", 0) else "d_model"
             raise UsageError(
@@ -148,7 +148,7 @@ class Config:
 
     def engine_settings(self) -> dict[str, Any]:
         """Settings that the engine reads besides the layers."""
-        return {"features": self.d_model, "decoder_features": self.features("decoder")}
+        return {"features": self.d_model, "decoder_features": self.side_features("decoder")}
 
     @property
     def tree(self) -> Group:
@@ -168,7 +168,7 @@ class Config:
         found: int = getattr(self, f"{side}_layers", 0)
         return found
 
-    def features(self, side: str) -> int:
+    def side_features(self, side: str) -> int:
         """Features of a token of the side, ``encoder`` or ``decoder``."""
         own: int = getattr(self, f"{side}_features", 0)
         return own if own else self.d_model
@@ -176,7 +176,7 @@ class Config:
     def attention_features(self, side: str) -> int:
         """Features of an attention head of the side, ``encoder`` or ``decoder``."""
         heads: int = getattr(self, f"{side}_heads")
-        return self.head_features if self.head_features else self.features(side) // heads
+        return self.head_features if self.head_features else self.side_features(side) // heads
 
     @property
     def target_positions(self) -> int:
@@ -185,19 +185,19 @@ class Config:
 
     def norm_part(self, side: str = "encoder") -> Norm:
         """A norm of a layer of the side, ``encoder`` or ``decoder``."""
-        return Norm(self.features(side), self.norm_eps, self.norm == "layer")
+        return Norm(self.side_features(side), self.norm_eps, self.norm == "layer")
 
     def attention_part(self, side: str, *, over_source: bool = False) -> Group:
         """Attention of the side, ``encoder`` or ``decoder``, to itself or to what an encoder gives."""
         heads, features = getattr(self, f"{side}_heads"), self.attention_features(side)
         scale = features**-0.5 if self.scale_attention else 1.0
-        d, source = self.features(side), self.d_model if over_source else 0
+        d, source = self.side_features(side), self.d_model if over_source else 0
         return attention(d, heads, features, scale=scale, bias=self.bias, source=source)
 
     def layer_part(self, side: str) -> Group:
         """A layer of a Transformer's encoder or decoder."""
         inner: int = getattr(self, f"{side}_ffn")
-        d, norm = self.features(side), self.norm_part(side)
+        d, norm = self.side_features(side), self.norm_part(side)
         ffn = feed_forward(d, inner, self.activation, gated=self.gated_ffn, bias=self.bias)
         parts: dict[str, Part] = {"self_attention": self.attention_part(side), "self_norm": norm}
         if side == "decoder":
@@ -211,7 +211,7 @@ class Config:
     ) -> Group:
         """Embeddings of so many words, None for none, and of positions of a type, if it is one."""
         parts: dict[str, Part] = {}
-        d = self.features(side)
+        d = self.side_features(side)
         if words is not None:
             parts["words"] = Words(words, d)
         if positions in POSITIONS[:2]:

@@ -90,7 +90,7 @@ class Job:
 
     def _sound_read(self) -> float:
         """Seconds of sound that have been read since warming up; 0 of text."""
-        return 0.0 if self.model.sound is None else self.model.sound.seconds - self.warmed
+        return getattr(self.model.sound, "seconds", 0.0) - self.warmed
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""

@@ -491,4 +491,4 @@ class Model:
     @property
     def levels(self) -> Levels | None:
         """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
-        return None if self.sound is None or not self.vad else self.sound.levels
+        return getattr(self.checkpoint.input, "levels", None) if self.vad else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from nartk.protocols.hypothesis import Hypothesis, Result, without_words
 from nartk.protocols.passes import FeatureSource, FloatArray
-from nartk.serving.activity import is_speech, levels_of
+from nartk.serving.activity import Levels, is_speech, levels_of
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -25,7 +25,8 @@ def spoken(model: Model, source: FeatureSource, result: Result, name: str, strat
     is_whole = model.levels is not None and model.buffers is None  # else buffer by buffer
     levels = None
     if is_timed or is_whole:
-        levels = levels_of(source.frames, reader.levels)
+        tell: Levels | None = getattr(reader, "levels", None)  # readers of features alone have none
+        levels = None if tell is None else levels_of(source.frames, tell)
     words = [i for i, token in enumerate(best.tokens) if token not in vocab.ends]
     # CTC's score of the end is that of all pauses.
     scores = None if getattr(strategy, "fuses_scores", False) else best.positional_scores
@@ -36,7 +37,7 @@ def spoken(model: Model, source: FeatureSource, result: Result, name: str, strat
         reader.tell(f"{name!r} holds no speech")
     if is_silent:
         return replace(result, hypotheses=(without_words(best, vocab.eos),))
-    return _timed(model, source, result, levels, reader.padding) if is_timed else result
+    return _timed(model, source, result, levels, getattr(reader, "padding", 0)) if is_timed else result
 
 
 def _timed(

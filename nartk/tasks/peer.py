@@ -63,7 +63,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         raise UnsupportedCheckpointError("positions on one side alone, which fairseq has not")
     args = Namespace(
         encoder_embed_dim=config.d_model,
-        decoder_embed_dim=config.features("decoder"),
+        decoder_embed_dim=config.side_features("decoder"),
         encoder_layers=config.encoder_layers,
         decoder_layers=config.decoder_layers,
         encoder_ffn_embed_dim=config.encoder_ffn,
