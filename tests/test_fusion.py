@@ -18,13 +18,27 @@ from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
 
 WORDS, BOS = 6, 0
+# With 3-grams a word's score depends on the word before the last, too: on which hypothesis it goes on from.
+TRIGRAMS = LM.replace("ngram 2=3\n", "ngram 2=5\nngram 3=4\n").replace(
+    "-0.6 w1 </s>\n",
+    """-0.6 w1 </s>
+-0.7 w1 w0
+-0.9 w0 w0 -0.4
+
+\\3-grams:
+-0.1 <s> w0 w1
+-2.5 w1 w0 w1
+-1.9 w0 w1 w0
+-0.2 w0 w0 w1
+""",
+)
 Added = Callable[[Request, Sequence[int]], float]  # the score of an output's last word
 
 
 @pytest.fixture
 def lm(tmp_path: Path) -> str:
     path = tmp_path / "lm.arpa"
-    path.write_text(LM, encoding="utf-8")
+    path.write_text(TRIGRAMS, encoding="utf-8")
     return str(path)
 
 
