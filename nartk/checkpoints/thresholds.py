@@ -36,9 +36,9 @@ class Calibration(FolderRecord):
     strategy: str
     model: str
     drafter: str
-    thresholds: JsonObject
-    options: JsonObject
-    evidence: JsonObject
+    thresholds: dict[str, Any]
+    options: dict[str, Any]
+    evidence: dict[str, Any]
 
     def replaces(self, other: Calibration) -> bool:
         return (self.strategy, self.drafter) == (other.strategy, other.drafter)

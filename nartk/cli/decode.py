@@ -265,7 +265,7 @@ def _require_alone(flag: str, why: str, others: Mapping[str, bool]) -> None:
             raise UsageError(f"{flag} with {other}: {why}", fix="leave one of them out")
 
 
-def _require_streamed(args: argparse.Namespace, strategy: Decoding, options: dict[str, Any]) -> None:
+def _require_streamed(args: argparse.Namespace, strategy: Decoding, options: dict[str, object]) -> None:
     """Refuses what a recording cannot be decoded with while it comes."""
     if not is_streamed(strategy):
         fitting = [name for name in strategies() if is_streamed(strategy_class(name))]
