@@ -15,9 +15,9 @@ from torch import Tensor
 
 from nartk.architectures.ctc import CtcConfig
 from nartk.models.ctc_alignment import ctc_best_states, fewest_frames, labels_of
-from nartk.models.dag import match_scores
 from nartk.models.glancing import reveal, same_dropout
 from nartk.models.losses import Losses, Training
+from nartk.models.match_scores import match_scores
 from nartk.models.nar import ParallelDecoding
 from nartk.models.transformer import Encoded
 from nartk.vocab import MASK as BLANK

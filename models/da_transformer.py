@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from nartk.architectures.dag import DagConfig
 from nartk.architectures.parts import Group
 from nartk.architectures.settings import Config
-from nartk.models.dag import dag_best_path, dag_log_likelihood, match_scores
+from nartk.models.dag import dag_best_path, dag_log_likelihood
 from nartk.models.fuzzy_alignment import fuzzy_alignment
 from nartk.models.glancing import is_best, reveal, same_dropout
 from nartk.models.layers import init_linears
 from nartk.models.lengths import length_loss, pool, predictor
 from nartk.models.losses import Losses, Training
+from nartk.models.match_scores import match_scores
 from nartk.models.nar import ParallelDecoding, uniform_copy
 from nartk.models.parts import PartModule
 from nartk.models.transformer import Encoded

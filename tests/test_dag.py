@@ -25,8 +25,8 @@ from nartk.models.dag import (
     dag_best_path,
     dag_log_likelihood,
     dag_posterior,
-    match_scores,
 )
+from nartk.models.match_scores import match_scores
 
 INF = math.inf
 arange = torch.arange

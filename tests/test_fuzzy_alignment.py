@@ -18,9 +18,9 @@ from torch import Tensor
 
 from nartk.errors import UsageError
 from nartk.models.da_transformer import EOS, MASK
-from nartk.models.dag import match_scores
 from nartk.models.fuzzy_alignment import fuzzy_alignment, passing_probability
 from nartk.models.losses import Training
+from nartk.models.match_scores import match_scores
 
 
 def random_graph(rng: np.random.Generator, size: int, words: int) -> tuple[np.ndarray, np.ndarray]:
