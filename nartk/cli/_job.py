@@ -53,7 +53,7 @@ class Job:
         self.write, self.write_trace = write, write_trace
         self.nbest: int = getattr(strategy, "nbest", 1)  # strategies that can find several have this option
         self.scores = args.score is not None
-        self.reads_text = model.sound is None
+        self.reads_text = model.reads_text
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
         self.warmed = 0.0  # seconds of sound
@@ -90,7 +90,7 @@ class Job:
 
     def _sound_read(self) -> float:
         """Seconds of sound that have been read since warming up; 0 of text."""
-        return getattr(self.model.sound, "seconds", 0.0) - self.warmed
+        return 0.0 if self.model.sound is None else self.model.sound.seconds - self.warmed
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""

@@ -62,7 +62,7 @@ class LineRequest:
 
 def given(model: Model, name: str, items: Iterable[SourceLike], first: int = 0) -> list[Given]:
     """Sources, `first` the index of the first of them; of text without the ends of lines."""
-    if model.checkpoint.input.vocab is not None:
+    if model.reads_text:
         return [*strings(name, items, first)]  # type: ignore[arg-type]
     found = [as_given(f"{name}[{i}]", each) for i, each in enumerate(several(name, items), start=first)]
     return [each.rstrip("\r\n") if isinstance(each, str) else each for each in found]

@@ -165,7 +165,7 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
         UsageError: They are shorter than eight positions, or the model reads no sound.
         StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves.
     """
-    if model.sound is None or not hasattr(model.sound, "settings"):
+    if model.sound is None:
         raise UsageError(
             "buffers of a model that reads no sound",
             fix=f"leave {named('long_form')} out, or name one that does",

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
@@ -474,10 +474,19 @@ class Model:
         )
 
     @property
+    def reads_text(self) -> bool:
+        """True if its sources are text, False if they are features."""
+        return self.checkpoint.input.vocab is not None
+
+    @property
     def sound(self) -> AudioInput | None:
-        """Processor that reads its recordings; None: it reads text."""
+        """Processor that reads its recordings; None: it reads text, or features alone."""
+        if self.reads_text:
+            return None
+        from nartk.processors.audio import AudioInput  # which models of text do not load
+
         reader = self.checkpoint.input
-        return cast("AudioInput", reader) if reader.vocab is None else None
+        return reader if isinstance(reader, AudioInput) else None
 
     def begin(self, strategy: Decoding, batching: Batching) -> Run:
         """Begins a run of requests; where memory runs out, it starts again in smaller batches."""
@@ -491,4 +500,4 @@ class Model:
     @property
     def levels(self) -> Levels | None:
         """Tells the levels of sound by its features; None: they do not tell, or `vad` is off."""
-        return getattr(self.checkpoint.input, "levels", None) if self.vad else None
+        return None if self.sound is None or not self.vad else self.sound.levels

@@ -9,7 +9,7 @@ import numpy as np
 
 from nartk.protocols.hypothesis import Hypothesis, Result, without_words
 from nartk.protocols.passes import FeatureSource, FloatArray
-from nartk.serving.activity import Levels, is_speech, levels_of
+from nartk.serving.activity import is_speech, levels_of
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 def spoken(model: Model, source: FeatureSource, result: Result, name: str, strategy: Decoding) -> Result:
     """The result with times; without words, which is told, where nobody speaks in that recording."""
     reader = model.sound
-    assert reader is not None  # which has read the source
     best, vocab = result.hypotheses[0], model.checkpoint.target_vocab
     is_timed = any(each.spans is not None for each in result.hypotheses)
     is_whole = model.levels is not None and model.buffers is None  # else buffer by buffer
     levels = None
-    if is_timed or is_whole:
-        tell: Levels | None = getattr(reader, "levels", None)  # readers of features alone have none
-        levels = None if tell is None else levels_of(source.frames, tell)
+    if reader is not None and (is_timed or is_whole):
+        levels = levels_of(source.frames, reader.levels)
     words = [i for i, token in enumerate(best.tokens) if token not in vocab.ends]
     # CTC's score of the end is that of all pauses.
     scores = None if getattr(strategy, "fuses_scores", False) else best.positional_scores
     log_probs = None if scores is None else [scores[i] for i in words]
     is_silent = is_whole and not is_speech(levels, log_probs)
     is_known = model.levels is not None and (levels is not None or model.buffers is not None)
-    if is_known and (is_silent or not words):
+    if reader is not None and is_known and (is_silent or not words):
         reader.tell(f"{name!r} holds no speech")
     if is_silent:
         return replace(result, hypotheses=(without_words(best, vocab.eos),))
-    return _timed(model, source, result, levels, getattr(reader, "padding", 0)) if is_timed else result
+    padding = 0 if reader is None else reader.padding
+    return _timed(model, source, result, levels, padding) if is_timed else result
 
 
 def _timed(

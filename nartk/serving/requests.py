@@ -38,12 +38,14 @@ def made_request(
     most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
     reader = model.sound
     source: Source
-    if reader is None:
-        if not isinstance(line, str):
-            raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
-        source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
-    elif isinstance(line, FeatureSource):
+    if model.reads_text and not isinstance(line, str):
+        raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
+    if isinstance(line, FeatureSource):
         source = _features(model, line, most if model.buffers is None else sys.maxsize)
+    elif reader is None:
+        if not isinstance(line, str):
+            raise InputFormatError(f"the source is {line}, but the model reads features", fix="give these")
+        source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
     elif model.buffers is None:
         source = reader.read(line, longest=most, truncate=truncate)
     else:

@@ -280,11 +280,7 @@ def buffers_of(
     look_ahead_ms: float = LOOK_AHEAD_MS,
 ) -> Buffers:
     """Buffers that a model's recordings are cut into while they come; arguments and errors as in `stream`."""
-    if (
-        not isinstance(model.passes, FrameScorer)
-        or model.sound is None
-        or not hasattr(model.sound, "settings")
-    ):
+    if not isinstance(model.passes, FrameScorer) or model.sound is None:
         raise StrategyMismatchError(
             "streaming needs a FrameScorer of sound, this model is none",
             fix="name a CTC model or a Paraformer of speech",
