@@ -70,6 +70,18 @@ def to_ctranslate2(
     Converter().convert(str(folder), quantization=quantization)
 
 
+def checkpoint_to_ctranslate2(checkpoint: Checkpoint, folder: Path, quantization: str | None) -> None:
+    """Writes the model of a checkpoint, same as `to_ctranslate2`."""
+    to_ctranslate2(
+        load_network(checkpoint),
+        checkpoint.target_vocab,
+        folder,
+        source_vocab=checkpoint.source_vocab,
+        start_token=checkpoint.start_token,
+        quantization=quantization,
+    )
+
+
 def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[str]:
     """Writes a folder that `ctranslate2.Translator` loads, with the sentencepiece models of its words.
 
@@ -83,14 +95,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         MissingDependencyError: ctranslate2 is not installed.
     """
     folder.rmdir()  # which its own converter makes
-    to_ctranslate2(
-        load_network(checkpoint),
-        checkpoint.target_vocab,
-        folder,
-        source_vocab=checkpoint.source_vocab,
-        start_token=checkpoint.start_token,
-        quantization=TYPES[dtype],
-    )
+    checkpoint_to_ctranslate2(checkpoint, folder, TYPES[dtype])
     words = []
     for side, each in (("source", checkpoint.text.tokenizer), ("target", checkpoint.output)):
         if isinstance(each, SentencePieceTokenizer):

@@ -177,22 +177,14 @@ class CTranslate2Peer(Peer):
     replicas: int = option(1, "batches at a time, which share the threads", low=1)
 
     def build(self) -> None:
-        from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2, to_ctranslate2
+        from nartk.adapters.ctranslate2 import TYPES, checkpoint_to_ctranslate2, import_ctranslate2
 
         require_threads(self.replicas, self.threads)
         ctranslate2 = import_ctranslate2()
         compute = TYPES["int8" if self.int8 else self.dtype]
-        checkpoint = self.checkpoint
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
-            to_ctranslate2(
-                load_network(checkpoint),
-                checkpoint.target_vocab,
-                folder,
-                source_vocab=checkpoint.source_vocab,
-                start_token=checkpoint.start_token,
-                quantization="int8" if compute == "int8" else None,
-            )
+            checkpoint_to_ctranslate2(self.checkpoint, folder, "int8" if compute == "int8" else None)
             self.translator = ctranslate2.Translator(
                 str(folder),
                 device=self.device.partition(":")[0],
