@@ -32,8 +32,8 @@ class AddedScores(Protocol[S]):
     """Scores of the words after hypotheses, beside the model's. A state `S` is that of all K of a group.
 
     Attributes:
-        is_partial: True if only the candidates that are best by all other scores are scored, since a score
-            takes time.
+        is_partial: True if of a joint score only the candidates that are best by all other parts are
+            scored, since a score takes time.
     """
 
     is_partial: ClassVar[bool]
@@ -58,7 +58,7 @@ class Fusion:
             what is added changes scores and ranks alone.
         weight: Weight of the model's log-probabilities in a joint score.
         bonus: Added to a joint score for each word, nats.
-        kept: Candidates of a hypothesis that partial scores see; 0: all.
+        kept: Candidates of a hypothesis that partial parts of a joint score see; 0: all.
     """
 
     added: Sequence[AddedScores[Any]]
@@ -97,10 +97,11 @@ class Fusion:
         Returns:
             Words [B,K,C'], at most `kept`; their log-probabilities; and what these leave out, nats, or None.
         """
-        width = min(self.kept or words.shape[2], words.shape[2])
+        width = words.shape[2]
+        if self.is_joint and self.kept:
+            width = min(self.kept, width)
         shape = *words.shape[:2], width
-        chosen, own = np.zeros(shape, words.dtype), np.zeros(shape, log_probs.dtype)
-        found = np.zeros(shape, np.float32)
+        chosen, found = np.zeros(shape, words.dtype), np.zeros(shape, np.float32)
         for i, group in enumerate(groups):
             count, states = len(group.live), self._states(group)
             each, model = words[i, :count], log_probs[i, :count]
@@ -114,15 +115,13 @@ class Fusion:
                     sums += part.scores(group, state, each)
             sums[is_none] = -np.inf
             if width < each.shape[1]:
-                ranks = -sums if self.is_joint else -(sums + model)
-                best = np.argsort(ranks, axis=1, kind="stable")[:, :width]  # of equal ones the first
-                each, model = np.take_along_axis(each, best, 1), np.take_along_axis(model, best, 1)
-                sums = np.take_along_axis(sums, best, 1)
+                best = np.argsort(-sums, axis=1, kind="stable")[:, :width]  # of equal ones the first
+                each, sums = np.take_along_axis(each, best, 1), np.take_along_axis(sums, best, 1)
             for part, state in zip(self.added, states, strict=True):
                 if part.is_partial:
                     sums += part.scores(group, state, each)
-            chosen[i, :count], own[i, :count], found[i, :count] = each, model, sums
-        return (chosen, found, None) if self.is_joint else (chosen, own, found)
+            chosen[i, :count], found[i, :count] = each, sums
+        return (chosen, found, None) if self.is_joint else (chosen, log_probs, found)
 
     def _states(self, group: BeamGroup) -> list[object]:
         """The states of a group's hypotheses, of which the last words are read if they are not."""
