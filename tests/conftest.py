@@ -40,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--quick"):
         items[:] = quick.chosen(items)
+    if config.getoption("--device") != "cpu":  # the others have run on the CPU, and would tell nothing new
+        items[:] = [item for item in items if "device" in item.fixturenames or "cuda" in item.keywords]
     wants_slow = "slow" in (config.getoption("-m") or "")
     for item in items:
         if "cuda" in item.keywords and config.getoption("--device") != "cuda":
