@@ -4,7 +4,7 @@
 
 A decoder is exact in batches only if every kernel gives a row the same bits whatever shares its batch. The
 table names the batch sizes where that holds, for the kernels of a Transformer of base size and for a pass of
-the reference scorer. Rows of a batch are compared with each row alone, and with the same rows at other places.
+the reference scorer. Rows of a batch are compared with each row alone, and with the same rows moved by one.
 """
 
 from __future__ import annotations
