@@ -34,9 +34,9 @@ def test_parts_run_and_leave_a_log(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_part_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, "suite,verify,engines,parallel,dag")
+    done = run(tmp_path, "suite,verify,captured,engines,parallel,dag")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.count(": passed, ") == 5
+    assert done.stdout.count(": passed, ") == 6
 
 
 def test_a_part_that_there_is_not_is_refused(tmp_path: Path) -> None:

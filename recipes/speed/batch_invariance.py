@@ -4,7 +4,8 @@
 
 A decoder is exact in batches only if every kernel gives a row the same bits whatever shares its batch. The
 table names the batch sizes where that holds, for the kernels of a Transformer of base size and for a pass of
-the reference scorer. Rows of a batch are compared with each row alone, and with the same rows moved by one.
+the reference scorer; "tiled" is a kernel in Triton that has one tile shape whatever N. Rows of a batch are
+compared with each row alone, and with the same rows moved by one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch for CPUs comes without it
+    triton = None
+
 from nartk.bench.work import save_random_model
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.models.reference import DTYPES
@@ -30,6 +37,48 @@ _QUICK = (2, 3, 8)
 _BASE = {"d_model": 512, "ffn": 2048, "heads": 8, "words": 32_000}
 _TINY = {"d_model": 16, "ffn": 32, "heads": 2, "words": 40}
 _SEEN = 40  # cells that a token attends to
+
+
+if triton is not None:
+
+    @triton.jit
+    def _tiled_kernel(  # type: ignore[no-untyped-def]
+        rows,
+        weights,
+        output,
+        count,
+        width: tl.constexpr,
+        outputs,
+        ROWS: tl.constexpr,
+        COLUMNS: tl.constexpr,
+        DEPTH: tl.constexpr,
+    ):
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        total = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
+        for begin in range(0, width, DEPTH):
+            depth = begin + tl.arange(0, DEPTH)
+            left = tl.load(
+                rows + row[:, None] * width + depth[None, :],
+                mask=(row < count)[:, None] & (depth < width)[None, :],
+                other=0.0,
+            )
+            right = tl.load(
+                weights + column[None, :] * width + depth[:, None],
+                mask=(column < outputs)[None, :] & (depth < width)[:, None],
+                other=0.0,
+            )
+            total += tl.dot(left, right, input_precision="ieee")
+        kept = (row < count)[:, None] & (column < outputs)[None, :]
+        tl.store(output + row[:, None] * outputs + column[None, :], total, mask=kept)
+
+
+def tiled_linear(rows: Tensor, weights: Tensor) -> Tensor:
+    """A linear layer of one tile shape for every number of rows: rows [N,D], weights [V,D] -> [N,V] fp32."""
+    output = torch.empty(len(rows), len(weights), device=rows.device)
+    grid = (triton.cdiv(len(rows), 16), triton.cdiv(len(weights), 64))
+    _tiled_kernel[grid](rows, weights, output, len(rows), rows.shape[1], len(weights), 16, 64, 64)
+    return output
 
 
 def kernels(shape: dict[str, int], dtype: torch.dtype, device: str) -> dict[str, Callable[[Tensor], Tensor]]:
@@ -51,7 +100,16 @@ def kernels(shape: dict[str, int], dtype: torch.dtype, device: str) -> dict[str,
         mask = torch.ones(len(rows), 1, 1, _SEEN, dtype=torch.bool, device=device)
         return F.scaled_dot_product_attention(q, k, v, mask).flatten(1)
 
+    tiled = (
+        {}
+        if triton is None or device == "cpu"
+        else {
+            f"tiled linear {width} to {3 * width}": lambda rows: tiled_linear(rows, qkv),
+            f"tiled linear {width} to {shape['words']} (words)": lambda rows: tiled_linear(rows, words),
+        }
+    )
     return {
+        **tiled,
         f"linear {width} to {3 * width}": lambda rows: F.linear(rows, qkv),
         f"linear {width} to {ffn} to {width}": lambda rows: F.linear(F.linear(rows, up).relu(), down),
         f"linear {width} to {shape['words']} (words)": lambda rows: F.linear(rows, words),
