@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import fairseq_host
 from support.fairseq_host import WORDS, native_checkpoint
+from support.memory import rising_at_most
 
 import nartk
 from nartk.adapters.fairseq.averaging import best_checkpoints
@@ -177,6 +178,44 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     path = fairseq_host.save(tmp_path / "b.pt", args, tensors)
     with pytest.raises(CheckpointError, match=r"'encoder.layers.1.fc1.bias' is missing"):
         to_network(read_checkpoint(path))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("encoder_layers", 10**12, "`encoder_layers` is 1000000000000, not between 0 and 10000000"),
+        ("decoder_layers", 1001, "`decoder_layers` is 1001, more than 1000"),
+        ("decoder_layers", -1, "`decoder_layers` is -1, not between 0 and 10000000"),
+        ("encoder_layers", "2", "setting 'encoder_layers' is '2'"),
+        ("encoder_layers", 2.0, "setting 'encoder_layers' is 2.0"),
+        ("encoder_layers", True, "setting 'encoder_layers' is True"),
+        ("encoder_embed_dim", 10**12, "`d_model` is 1000000000000, not between 0 and 10000000"),
+        ("encoder_attention_heads", 0, "`encoder_heads` is 0, below 1"),
+        ("dropout", 10**400, "damaged settings or tensors: int too large to convert to float"),
+        ("decoder_layers", 1000, "tensor 'encoder.layers.0.self_attn.q_proj.weight' is missing"),
+    ],
+)
+def test_corrupt_sizes_are_refused_before_anything_is_made(
+    setting: str, value: object, message: str, tmp_path: Path
+) -> None:
+    args = Namespace(arch="transformer", **{setting: value})
+    words = {f"{side}.embed_tokens.weight": torch.zeros(WORDS, 512) for side in ("encoder", "decoder")}
+    path = fairseq_host.save(tmp_path / "a.pt", args, words)
+    with rising_at_most(20_000), pytest.raises(CheckpointError) as caught:
+        to_network(read_checkpoint(path))
+    assert (caught.value.where, caught.value.message) == (str(path), message)
+
+
+def test_matrices_that_are_tied_but_differ_are_refused(tmp_path: Path) -> None:
+    fairseq_host.require_fairseq()
+    args = fairseq_host.settings(share_decoder_input_output_embed=True)
+    tensors = fairseq_host.random_model(args, fairseq_host.task(WORDS)).state_dict()
+    tensors["decoder.output_projection.weight"] = tensors["decoder.output_projection.weight"] + 1
+    path = fairseq_host.save(tmp_path / "a.pt", args, tensors)
+    with pytest.raises(CheckpointError) as caught:
+        to_network(read_checkpoint(path))
+    assert caught.value.message == "output.weight and decoder_embedding.words.weight are tied, but differ"
+    assert caught.value.where == str(path)
 
 
 def test_command_writes_a_folder_that_loads(tmp_path: Path, dictionary: Path) -> None:

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nartk.adapters.names import position_table, require_one_width
+from nartk.adapters.names import position_table, renamed, require_one_width
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.errors import requiring
-from nartk.models.layers import Embedding
-from nartk.models.parts import AnyNorm
-from nartk.models.transformer import DecoderModule, TextEncoderModule, Transformer
+from nartk.models.transformer import Transformer
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
 # CTranslate2's names of types.
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+# CTranslate2's places of weights; and where the feed-forward network is gated.
+_NAMES = {
+    "embedding.words": "embeddings",
+    "embedding.norm": "layernorm_embedding",
+    "norm": "layer_norm",
+    "relative": "relative",
+    "self_attention.qkv": "layer.{i}.self_attention.linear.0",
+    "self_attention.out": "layer.{i}.self_attention.linear.1",
+    "self_norm": "layer.{i}.self_attention.layer_norm",
+    "cross_attention.q": "layer.{i}.attention.linear.0",
+    "cross_attention.kv": "layer.{i}.attention.linear.1",
+    "cross_attention.out": "layer.{i}.attention.linear.2",
+    "cross_norm": "layer.{i}.attention.layer_norm",
+    "ffn.up": "layer.{i}.ffn.linear_0",
+    "ffn.down": "layer.{i}.ffn.linear_1",
+    "ffn_norm": "layer.{i}.ffn.layer_norm",
+}
+_GATED = {"ffn.gate": "layer.{i}.ffn.linear_0", "ffn.up": "layer.{i}.ffn.linear_0_noact"}
+_OF_NORMS = {"weight": "gamma", "bias": "beta"}
 
 
 def import_ctranslate2() -> Any:
@@ -128,67 +145,34 @@ def _spec(model: Transformer, specs: Any) -> Any:
             ("decoder", specs.TransformerDecoderSpec),
         )
     )
-    stacks: tuple[tuple[Any, TextEncoderModule | DecoderModule, Sequence[Any]], ...] = (
-        (encoder, model.encoder, model.encoder.layers),
-        (decoder, model.decoder, model.decoder.layers),
-    )
-    for spec, stack, layers in stacks:
-        longest = config.max_source_len if spec is encoder else config.max_target_len
-        _set_embedding(spec, stack.embedding, longest)
-        _set_norm(spec, "layer_norm", stack.norm)
-        for to, layer in zip(spec.layer, layers, strict=True):
-            _set_linears(to.self_attention, layer.self_attention.qkv, layer.self_attention.out)
-            to.self_attention.queries_scale = layer.self_attention.scale
-            if stack.relative is not None:
-                to.self_attention.relative_attention_bias = _own(stack.relative.weight)
-                to.self_attention.relative_attention_max_distance = np.int32(config.relative_distance)
-            _set_norm(to.self_attention, "layer_norm", layer.self_norm)
-            if spec is decoder:
-                cross = layer.cross_attention
-                _set_linears(to.attention, cross.q, cross.kv, cross.out)
-                to.attention.queries_scale = cross.scale
-                _set_norm(to.attention, "layer_norm", layer.cross_norm)
-            if layer.ffn.gate is None:
-                _set_linear(to.ffn.linear_0, layer.ffn.up)
-            else:
-                _set_linear(to.ffn.linear_0, layer.ffn.gate)
-                _set_linear(to.ffn.linear_0_noact, layer.ffn.up)
-            _set_linear(to.ffn.linear_1, layer.ffn.down)
-            _set_norm(to.ffn, "layer_norm", layer.ffn_norm)
-    _set_linear(decoder.projection, model.output)
+    spec = specs.TransformerSpec(encoder, decoder)
+    weights = renamed(model, {**_NAMES, **_GATED} if config.gated_ffn else _NAMES)
+    weights |= {f"decoder.projection.{name}": each for name, each in model.output.state_dict().items()}
+    for side, longest in (("encoder", config.max_source_len), ("decoder", config.max_target_len)):
+        ours, to = getattr(model, side), getattr(spec, side)
+        to.scale_embeddings = ours.embedding.scale
+        if hasattr(to, "position_encodings"):
+            to.position_encodings.encodings = _own(position_table(ours.embedding, longest))
+        distances = weights.pop(f"{side}.relative.weight", None)  # of which each layer there has a copy
+        for layer, own in zip(to.layer, ours.layers, strict=True):
+            layer.self_attention.queries_scale = own.self_attention.scale
+            if side == "decoder":
+                layer.attention.queries_scale = own.cross_attention.scale
+            if distances is not None:
+                layer.self_attention.relative_attention_bias = _own(distances)
+                layer.self_attention.relative_attention_max_distance = np.int32(config.relative_distance)
+    for name, weight in weights.items():
+        *path, last = name.split(".")
+        at = spec
+        for each in path:
+            at = at[int(each)] if each.isdecimal() else getattr(at, each)
+        at = at[0] if isinstance(at, list) else at  # the encoder's embeddings are one of several
+        is_norm = isinstance(at, specs.common_spec.LayerNormSpec)
+        setattr(at, _OF_NORMS[last] if is_norm else last, _own(weight))
     if config.scale_output:
         decoder.scale_outputs = config.d_model**-0.5
-    spec = specs.TransformerSpec(encoder, decoder)
     spec.config.layer_norm_epsilon = config.norm_eps
     return spec
-
-
-def _set_embedding(spec: Any, embedding: Embedding, longest: int) -> None:
-    words = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    words.weight = _own(embedding.words.weight)
-    spec.scale_embeddings = embedding.scale
-    if hasattr(spec, "position_encodings"):
-        spec.position_encodings.encodings = _own(position_table(embedding, longest))
-    _set_norm(spec, "layernorm_embedding", embedding.norm)
-
-
-def _set_linears(spec: Any, *linears: nn.Linear) -> None:
-    for to, linear in zip(spec.linear, linears, strict=True):
-        _set_linear(to, linear)
-
-
-def _set_linear(spec: Any, linear: nn.Linear) -> None:
-    spec.weight = _own(linear.weight)
-    if linear.bias is not None:
-        spec.bias = _own(linear.bias)
-
-
-def _set_norm(spec: Any, name: str, norm: AnyNorm | None) -> None:
-    if norm is not None:
-        to = getattr(spec, name)
-        to.gamma = _own(norm.weight)
-        if hasattr(to, "beta"):
-            to.beta = _own(norm.get_parameter("bias"))
 
 
 def _own(tensor: Tensor) -> Tensor:

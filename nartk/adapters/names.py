@@ -1,4 +1,4 @@
-"""A Transformer's weights under the names that fairseq and Hugging Face give them."""
+"""A Transformer's weights under the names that fairseq, Hugging Face and CTranslate2 give them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():
-        side, _, part = name.partition("_")
-        if part == "embedding.words.weight":
-            found[f"{side}.embed_tokens.weight"] = weight
-        elif part and part != "embedding.positions.weight":
+        if not name.startswith("output.") and not name.endswith(".positions.weight"):
             theirs = names_of(name, names, gated=model.config.gated_ffn)
             found |= zip(theirs, weight.chunk(len(theirs)), strict=True)
     return found

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
 from nartk.architectures import architecture
-from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS, Config
+from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS, C
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.checkpoints.hugging_face.tensors import names_of
 from nartk.checkpoints.tensors import require_shapes
@@ -25,6 +25,8 @@ PAD = SPECIALS.index("<pad>")
 
 # Of fairseq's position tables: the first position stands after the padding id.
 _FIRST_POSITION = PAD + 1
+# The matrix of output words, where it is not that of the decoder's input; the first is of older checkpoints.
+_OUTPUTS = ("decoder.embed_out", "decoder.output_projection.weight")
 # The decoder of older checkpoints had no norm after its last layer, whatever its settings say.
 _FINAL_NORM_SINCE = {"encoder": 2.0, "decoder": 3.0}
 # Version marks, position tables that can be computed, and the second copy of each encoder layer's weights
@@ -62,20 +64,24 @@ def to_network(checkpoint: FairseqCheckpoint) -> Transformer:
     """
     where = str(checkpoint.path)
     declared = architecture(checkpoint.architecture)
-    ours = checkpoint.name.startswith("nartk_")
+    read = _from_core if checkpoint.name.startswith("nartk_") else _from_fairseq
     try:
-        wanted, tensors = _from_core(checkpoint, declared.config) if ours else _from_fairseq(checkpoint)
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # of a shape or type that is none
+        config, tensors = read(checkpoint, declared.config)
+    except (UsageError, CheckpointError) as error:
+        raise CheckpointError(error.message, where=where) from error
+    except (
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # of no shape or type
         raise CheckpointError(f"damaged settings or tensors: {error}", where=where) from error
     for key, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {key!r} has type {tensor.dtype}", where=where)
         if not bool(torch.isfinite(tensor).all()):
             raise CheckpointError(f"tensor {key!r} holds NaN or infinity", where=where)
-    try:
-        config = declared.config.from_dict(wanted)
-    except (UsageError, CheckpointError) as error:
-        raise CheckpointError(error.message, where=where) from error
     # Shapes are compared before memory is taken: a wrong size must not allocate.
     require_shapes(config.weight_shapes(), shapes(tensors), where)
     model: Transformer = declared.network(config)
@@ -88,56 +94,43 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _from_core(checkpoint: FairseqCheckpoint, config: type[Config]) -> tuple[JsonObject, dict[str, Tensor]]:
-    """Settings and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
+def _from_core(checkpoint: FairseqCheckpoint, config: type[C]) -> tuple[C, dict[str, Tensor]]:
+    """Configuration and weights of a model that nartk trained: the fairseq model holds the core as `core`."""
     tensors = {key.removeprefix("core."): tensor for key, tensor in checkpoint.tensors.items()}
     known = {item.name for item in fields(config)}
     settings = {key: value for key, value in checkpoint.settings.items() if key in known}
     names = config().weight_shapes()
     reads_words, has_decoder = SOURCE_WORDS in names, TARGET_WORDS[1] in names
-    settings["src_vocab"] = _require(tensors, SOURCE_WORDS, checkpoint).shape[0] if reads_words else 0
+    settings["src_vocab"] = _require(tensors, SOURCE_WORDS).shape[0] if reads_words else 0
     words = TARGET_WORDS[1] if has_decoder else "ctc.weight"
-    settings["tgt_vocab"] = _require(tensors, words, checkpoint).shape[0]
+    settings["tgt_vocab"] = _require(tensors, words).shape[0]
     settings["pad"] = PAD
-    return settings, tensors
+    return config.from_dict(settings), tensors
 
 
-def _from_fairseq(checkpoint: FairseqCheckpoint) -> tuple[JsonObject, dict[str, Tensor]]:
-    """Settings and weights of fairseq's own Transformer."""
+def _from_fairseq(checkpoint: FairseqCheckpoint, kind: type[C]) -> tuple[C, dict[str, Tensor]]:
+    """Configuration and weights of fairseq's own Transformer."""
     options = _Settings(checkpoint)
     options.refuse_unsupported()
-    left = dict(_renewed(checkpoint.tensors))
+    tensors = dict(_renewed(checkpoint.tensors))
+    target = names_of(TARGET_WORDS[0], FAIRSEQ_NAMES, gated=False)
+    output = [name for name in _OUTPUTS if name in tensors] or target
+    config = kind.from_dict(options.config(tensors, output[0]))
     made: dict[str, Tensor] = {}
-
-    def take(name: str) -> Tensor:
-        tensor = _require(left, name, checkpoint)
-        del left[name]
-        return tensor
-
-    for side in ("encoder", "decoder"):
-        if options.positions(side) == "learned":
-            table = take(f"{side}.embed_positions.weight")
-            made[f"{side}_embedding.positions.weight"] = table[_FIRST_POSITION:]
-        layers = [part for part, theirs in FAIRSEQ_NAMES.items() if theirs.startswith("layers.")]
-        if side == "encoder":
-            layers = [part for part in layers if not part.startswith("cross_")]
-        parts = [f"layers.{i}.{part}" for i in range(options.layers(side)) for part in layers]
-        parts += ["embedding.norm"] * options.get("layernorm_embedding", False)
-        parts += ["norm"] * options.norm_first(side)
-        for name in (f"{side}_{part}.{suffix}" for part in parts for suffix in ("weight", "bias")):
-            made[name] = torch.cat([*map(take, names_of(name, FAIRSEQ_NAMES, gated=False))])
-        made[f"{side}_embedding.words.weight"] = take(f"{side}.embed_tokens.weight")
-    made["output.weight"] = words = made["decoder_embedding.words.weight"]
-    for name in ("decoder.output_projection.weight", "decoder.embed_out"):
-        if name in left:
-            made["output.weight"] = take(name)
-    shared = options.share_embeddings
-    for other, when in (("output", ("all", "decoder")), ("encoder_embedding.words", ("all",))):
-        if shared in when and not torch.equal(made[f"{other}.weight"], words):
-            raise CheckpointError(f"{other} and target words are tied, but differ", where=options.where)
+    left = tensors.keys() - output
+    for name in config.weight_shapes():
+        theirs = output[:1] if name == TARGET_WORDS[1] else names_of(name, FAIRSEQ_NAMES, gated=False)
+        found = [_require(tensors, each) for each in theirs]
+        made[name] = found[0] if len(found) == 1 else torch.cat(found)
+        if name.endswith("positions.weight"):
+            made[name] = made[name][_FIRST_POSITION:]
+        left -= {*theirs}
+    for name, other in config.shared_weights().items():
+        if not torch.equal(made[name], made[other]):
+            raise CheckpointError(f"{name} and {other} are tied, but differ")
     if left:
         raise UnsupportedCheckpointError(f"a model with the tensor {min(left)!r}", where=options.where)
-    return options.config(made), made
+    return config, made
 
 
 def _renewed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -154,9 +147,9 @@ def _renewed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
             yield name, tensor
 
 
-def _require(tensors: Mapping[str, Tensor], name: str, checkpoint: FairseqCheckpoint) -> Tensor:
+def _require(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     if name not in tensors:
-        raise CheckpointError(f"tensor {name!r} is missing", where=str(checkpoint.path))
+        raise CheckpointError(f"tensor {name!r} is missing")
     return tensors[name]
 
 
@@ -216,11 +209,11 @@ class _Settings:
     def _refuse(self, name: str, value: Any, why: str = "") -> None:
         raise UnsupportedCheckpointError(f"setting {name!r} is {value!r} {why}".rstrip(), where=self.where)
 
-    def config(self, tensors: Mapping[str, Tensor]) -> JsonObject:
-        """Returns the values of Config, for weights already under nartk's names."""
+    def config(self, tensors: Mapping[str, Tensor], output: str) -> JsonObject:
+        """Values of the configuration for weights under fairseq's names, the output's being `output`."""
         values: JsonObject = {
-            "src_vocab": tensors["encoder_embedding.words.weight"].shape[0],
-            "tgt_vocab": tensors["output.weight"].shape[0],
+            "src_vocab": _require(tensors, "encoder.embed_tokens.weight").shape[0],
+            "tgt_vocab": _require(tensors, output).shape[0],
             "pad": PAD,
             "d_model": self.features("encoder"),
             "activation": self.get("activation_fn", "relu"),
@@ -239,7 +232,8 @@ class _Settings:
             values[f"{side}_heads"] = self.get(f"{side}_attention_heads", 8)
             values[f"{side}_norm_first"] = self.norm_first(side)
             values[f"{side}_positions"] = self.positions(side)
-            table = tensors.get(f"{side}_embedding.positions.weight")
-            limit = self.get(f"max_{longest}_positions", 1024) if table is None else table.shape[0]
-            values[f"max_{longest}_len"] = limit
+            table, limit = tensors.get(f"{side}.embed_positions.weight"), f"max_{longest}_positions"
+            values[f"max_{longest}_len"] = (
+                self.get(limit, 1024) if table is None else table.shape[0] - _FIRST_POSITION
+            )
         return values

@@ -106,6 +106,7 @@ _FAIRSEQ_ALIASES = {
     "num_hidden_layers": "encoder_layers",
 }
 FAIRSEQ_NAMES = {
+    "embedding.words": "embed_tokens",
     "embedding.positions": "embed_positions",
     "embedding.norm": "layernorm_embedding",
     "norm": "layer_norm",
@@ -144,6 +145,7 @@ _T5_ALIASES = {
     "head_dim": "d_kv",
 }
 _T5_NAMES = {
+    "embedding.words": "embed_tokens",
     "relative": "block.0.layer.0.SelfAttention.relative_attention_bias",
     "norm": "final_layer_norm",
     "self_attention.qkv": "block.{i}.layer.0.SelfAttention.q|k|v",

@@ -159,7 +159,7 @@ def _shards(folder: Folder, index: str) -> set[str]:
 
 
 def names_of(name: str, names: Mapping[str, str], *, gated: bool) -> list[str]:
-    """The file's names of a weight of ours but words, such as ``encoder_layers.0.ffn.up.bias``."""
+    """The file's names of a weight of ours, such as ``encoder_layers.0.ffn.up.bias``."""
     layer, _, suffix = name.rpartition(".")
     side, _, part = layer.partition("_")
     index = ""
