@@ -68,6 +68,20 @@ def test_characters_are_counted_by_hand() -> None:
         assert result.score == pytest.approx(100 * errors / length)
 
 
+def test_wrong_sentences_are_those_with_errors_of_sclite() -> None:
+    """Each counts once, however many words it has wrong; one where nothing was said may be wrong too."""
+    lower = [[text.lower() for text in texts] for texts in (REFERENCES, OUTPUTS)]
+    result = error_rate(*lower, unit="ser")
+    wrong = [sum(each["counts"][1:]) > 0 for each in UTTERANCES]
+    assert 0 < sum(wrong) < len(wrong)
+    assert result.score == pytest.approx(100 * sum(wrong) / len(wrong))
+    assert result.each is not None
+    assert result.each().tolist() == [100 * each for each in wrong]
+    weights = np.array([[2.0] * 3 + [0.0] * (len(wrong) - 3)])
+    assert result.resample(weights).tolist() == pytest.approx([100 * sum(wrong[:3]) / 3])
+    assert error_rate(["", "a b", "c"], ["x", "y z w", "c"], unit="ser").score == pytest.approx(200 / 3)
+
+
 def test_rates_are_of_the_corpus() -> None:
     """Not the mean of sentences; white space counts once; an output may be empty, or longer."""
     result = error_rate(["a b\tc  d", "a", ""], ["a b c d", "x y z", "q"])

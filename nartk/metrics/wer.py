@@ -1,4 +1,4 @@
-"""Word and character error rates by jiwer: edits that make outputs of references, in percent of these.
+"""Word, character and sentence error rates by jiwer: edits that make outputs of references, in percent.
 
 Errors and reference words are summed over the corpus, as NIST's sclite does; a long output may have more
 errors than its reference words. Of texts without alternatives in braces, substitutions, deletions and
@@ -103,7 +103,7 @@ class WordErrorRate(Metric):
     digits: ClassVar[int] = 2
     example: ClassVar[str] = "wer HYP --ref REF"
     counts_errors: ClassVar[bool] = True
-    words: ClassVar[bool] = True  # are counted, and not characters
+    unit: ClassVar[str] = "wer"  # of `error_statistics`
     spaces: ClassVar[bool] = True  # between words are compared
 
     lowercase: bool = option(False, "ignore case, as sclite does")
@@ -122,7 +122,7 @@ class WordErrorRate(Metric):
             )
         reference = [*texts.lines()]
         prepare = self.preparation()
-        if self.words:
+        if self.unit == "wer":
             tell_unspaced(map(prepare, reference), texts.tell, self.name, "use cer, which counts characters")
         return lambda outputs: [self._score(reference, outputs, prepare)]
 
@@ -150,8 +150,8 @@ class WordErrorRate(Metric):
         texts = [[prepare(line) for line in lines] for lines in (references, hypotheses)]
         if not any(line.strip() for line in texts[0]):
             raise InputFileError("no reference holds a word", fix="give references that are not empty")
-        table = error_statistics(*texts, unit=self.name)
-        errors, lengths = table[:, 1:].sum(1), table[:, :3].sum(1)
+        table = error_statistics(*texts, unit=self.unit)
+        errors, lengths = self._rated(table[:, 1:].sum(1), table[:, :3].sum(1))
 
         def resample(weights: np.ndarray) -> np.ndarray:
             total = weights @ lengths
@@ -169,7 +169,7 @@ class WordErrorRate(Metric):
             score=float(100 * errors.sum() / lengths.sum()),
             parts={
                 **dict(zip(COUNTS, map(int, table.sum(0)), strict=True)),
-                "reference_length": int(lengths.sum()),
+                "reference_length": int(table[:, :3].sum()),
                 "wrong_sentences": int((errors > 0).sum()),
             },
             signature=signature(self.name, *settings),
@@ -178,14 +178,28 @@ class WordErrorRate(Metric):
             each=lambda: 100 * np.divide(errors, lengths, out=_without_words(errors), where=lengths > 0),
         )
 
+    def _rated(self, errors: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Errors of each sentence, and what their sum is divided by the sum of, [N] each."""
+        return errors, lengths
+
 
 @register_metric("cer")
 class CharacterErrorRate(WordErrorRate):
     """Character error rate by jiwer, percent."""
 
     example: ClassVar[str] = "cer HYP --ref REF --no-spaces"
-    words: ClassVar[bool] = False
+    unit: ClassVar[str] = "cer"
 
     spaces: bool = option(  # type: ignore[misc]
         True, "a space between words is a character too"
     )
+
+
+@register_metric("ser")
+class SentenceErrorRate(WordErrorRate):
+    """Sentence error rate by jiwer: outputs with any wrong word, percent."""
+
+    example: ClassVar[str] = "ser HYP --ref REF"
+
+    def _rated(self, errors: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (errors > 0).astype(float), np.ones(len(errors))
