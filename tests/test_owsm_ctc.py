@@ -213,13 +213,11 @@ def test_settings_have_bounds() -> None:
 # Lines
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A random model, and features of which lines name some with words beside them."""
-    model, vocab = random_speech("owsm_ctc", 4, **FULL), vocabulary(9)
+def save(model: Any, folder: Path) -> Path:
+    vocab = vocabulary(9)
     audio = {"name": "prompted_audio", "features": "stored", "bins": 16, "front": "w0 w1"}
     save_checkpoint(
-        tmp_path / "model",
+        folder,
         architecture="owsm_ctc",
         settings=asdict(model.config),
         tensors=model.state_dict(),
@@ -228,6 +226,13 @@ def folder(tmp_path: Path) -> Path:
         card="# Random\n",
         input={**audio, "dictionary": "dict.txt", "words": len(vocab)},
     )
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A random model, and features of which lines name some with words beside them."""
+    save(random_speech("owsm_ctc", 4, **FULL), tmp_path / "model")
     np.savez(tmp_path / "all.npz", **{f"u{i}": s.frames for i, s in enumerate(random_speeches(3, LENGTHS))})
     return tmp_path
 
@@ -278,3 +283,23 @@ def test_lines_and_settings_that_name_no_words(folder: Path) -> None:
     made.require_equal(made, "one", "the other")
     with pytest.raises(VocabMismatchError, match="one reads words beside sound, the other does not"):
         made.require_equal(plain, "one", "the other")
+
+
+def test_its_encoder_begins_as_one_that_reads_no_words(tmp_path: Path) -> None:
+    """All layers are the other's; what embeds words is as it was drawn."""
+    pytest.importorskip("fairseq", reason="fairseq is not installed: pip install 'nartk[train]'")
+    from nartk.tasks.core_model import _copy_encoder
+
+    sizes = {name: FULL[name] for name in ("encoder_layers", "intermediate_ctc", "self_conditioning")}
+    begun = random_speech("owsm_ctc", 3, **FULL | {"prompt_layers": 0})
+    other = random_speech("owsm_ctc", 4, **sizes)
+    theirs, drawn = (
+        {name: weight.clone() for name, weight in model.state_dict().items()} for model in (other, begun)
+    )
+    _copy_encoder(str(save(other, tmp_path / "other")), begun, None)
+    for name, weight in begun.state_dict().items():
+        own = name == "encoder_prompt.embedding.words.weight" or not name.startswith("encoder_")
+        assert torch.equal(weight, drawn[name] if own else theirs[name]), name
+    # Layers that read a prompt are none of the other's.
+    with pytest.raises(CheckpointError, match=r"'encoder_layers\.1\.cross_norm\.weight' is missing"):
+        _copy_encoder(str(tmp_path / "other"), random_speech("owsm_ctc", 3, **FULL), None)

@@ -32,6 +32,7 @@ from nartk.vocab import Vocab
 FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
 # fairseq's own names of options.
 FAIRSEQ_FLAGS = {"d_model": ["encoder_embed_dim"], "decoder_features": ["decoder_embed_dim"]}
+_PROMPT = "encoder_prompt."  # weights of what encodes words beside frames
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -158,6 +159,8 @@ class CoreModel(BaseFairseqModel):
 def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
     """Copies the encoder of a checkpoint or model, its words included, into a network.
 
+    What encodes words beside frames is left as it is where the other reads none.
+
     Args:
         source: The network's source dictionary, which a model must share; a checkpoint has none. None: it
             reads no words.
@@ -172,6 +175,8 @@ def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
     wanted, found = encoder(model), encoder(other)
+    if not any(name.startswith(_PROMPT) for name in found):
+        wanted = {name: weight for name, weight in wanted.items() if not name.startswith(_PROMPT)}
     require_shapes(shapes(wanted), shapes(found), name)
     with torch.no_grad():
         for name, weight in wanted.items():
