@@ -387,7 +387,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import table
 table.plot = lambda path, dots, x, y: print(json.dumps([*dots]))
-table.draw(table.collect(Path(sys.argv[2])), Path("plot.png"))
+table.draw(table.collect(Path(sys.argv[2]), table.METRICS), Path("plot.png"))
 """
     drawn = subprocess.run(
         [sys.executable, "-c", code, str(RECIPES / "asr"), str(tmp_path)],

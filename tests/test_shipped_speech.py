@@ -40,7 +40,7 @@ from itertools import islice
 from pathlib import Path
 sys.path.insert(0, {str(RECIPES / "asr")!r})
 from corpora import numbers
-from prepare import write_sound
+from sounds import write_sound
 for i, each in enumerate(islice(numbers("test"), {COUNT})):
     write_sound(Path(sys.argv[1], f"{{i}}.wav"), each.signal)
     print(each.text)

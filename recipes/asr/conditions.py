@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from corpora import RATE, connected, numbers, recordings
-from prepare import write_sound
+from sounds import write_sound
 from varied import WORDS, tight
 
 import nartk

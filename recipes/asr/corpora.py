@@ -13,8 +13,8 @@ import io
 import lzma
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -51,12 +51,14 @@ class Utterance:
         speaker: Who; "" where a corpus has one speaker or does not tell.
         signal: Samples [N] of `RATE`, or features [T,F] that a corpus has in place of sound.
         text: The words, with spaces between.
+        translations: The same in other languages, by their codes.
     """
 
     id: str
     speaker: str
     signal: FloatArray
     text: str
+    translations: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -90,7 +92,8 @@ def numbers(split: str) -> Iterator[Utterance]:
         row = dict(zip(header, line.split("\t"), strict=True))
         gaps = [int(gap) for gap in row["gaps_ms"].split(",")]
         sound = connected([parts[name] for name in row["recordings"].split(",")], gaps)
-        yield Utterance(row["utt_id"], row["speaker"], sound, row["en_digits"])
+        translations = {"de": row["de_tok"], "fr": row["fr"]}
+        yield Utterance(row["utt_id"], row["speaker"], sound, row["en_digits"], translations)
 
 
 def an4(split: str) -> Iterator[Utterance]:

@@ -13,34 +13,30 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
-import random
-import sys
-import wave
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import sentencepiece
-from corpora import FULL_SIZE, RATE, READERS, Utterance, numbers, recordings
+from corpora import FULL_SIZE, READERS, Utterance, numbers
+from sounds import (
+    DIGITS,
+    STATISTICS,
+    TELEPHONE,
+    log,
+    trained_recordings,
+    utterances_of,
+    write_input,
+    write_lines,
+    write_signals,
+    write_split,
+    write_statistics,
+)
 from varied import varied
 
-from nartk.data.audio.augmentation import SPEEDS, change_speed
-from nartk.data.audio.features import FeatureSettings, compute
-from nartk.data.audio.normalization import Statistics
-from nartk.data.audio.sounds import read_sound
-from nartk.data.audio.stored import write_features
-from nartk.protocols.passes import FloatArray
-
-FIRST_TRAINED = 10  # recording of each digit and speaker of fsdd: those before validate and test
-QUICK = {"train": 400, "valid": 30, "test": 30}  # utterances
-STATISTICS = "cmvn.json"
-LOUDNESS_DB = (-10.0, 10.0)  # of a changed copy, less that of its recording
-SAMPLE = 2000  # sounds of a large corpus whose features are normalised by
-NOISE_DB = (-60.0, -20.0)  # of white noise in a changed copy, less the loudest sample
+from nartk.files import JsonObject
 
 
 @dataclass(frozen=True)
@@ -53,55 +49,20 @@ class Recipe:
         size: Most pieces.
     """
 
-    input: dict[str, Any]
+    input: JsonObject
     pieces: str
     size: int = 0
 
 
-_TELEPHONE = {"name": "audio", "sample_rate": RATE, "bins": 40, "cmvn": "global", "statistics": STATISTICS}
-# Of 80 ms: single digits that are cut tight lose a sixth of their words without (README.md).
-_DIGITS = {**_TELEPHONE, "padding": 8}
 _STUDIO = {"name": "audio", "cmvn": "global", "statistics": STATISTICS}
 RECIPES = {
-    "numbers": Recipe(_DIGITS, "word"),
-    "yesno": Recipe(_TELEPHONE, "word"),
+    "numbers": Recipe(DIGITS, "word"),
+    "yesno": Recipe(TELEPHONE, "word"),
     "an4": Recipe({"name": "audio", "features": "stored", "bins": 13, "cmvn": "utterance"}, "word"),
     # 4,233 characters of AISHELL-1, and 5,000 pieces of LibriSpeech, as ESPnet's and FunASR's recipes have.
     "aishell": Recipe(_STUDIO, "char"),
     "librispeech": Recipe(_STUDIO, "unigram", 5000),
 }
-
-
-def log(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def changed(sound: FloatArray, speed: float, rng: np.random.Generator) -> FloatArray:
-    """A sound at another speed and loudness, with white noise.
-
-    Recordings that are put together have silence of exact zeros between, which nobody's microphone gives.
-    """
-    faster = change_speed(sound, speed) * 10 ** (rng.uniform(*LOUDNESS_DB) / 20)
-    level = float(np.abs(faster).max()) * 10 ** (rng.uniform(*NOISE_DB) / 20)
-    noisy = faster + level * rng.standard_normal(len(faster)).astype(np.float32)
-    return np.clip(noisy, -1, 1).astype(np.float32)
-
-
-def copies(utterances: Iterable[Utterance], count: int, rng: np.random.Generator) -> Iterator[Utterance]:
-    """Each utterance, and of so many copies less one that are changed."""
-    for each in utterances:
-        yield each
-        for number in range(1, count):
-            signal = changed(each.signal, float(rng.choice(SPEEDS)), rng)
-            yield replace(each, id=f"{each.id}-{number}", signal=signal)
-
-
-def write_sound(path: Path, samples: FloatArray) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32768).round().clip(-32768, 32767).astype("<i2").tobytes())
 
 
 def train_pieces(lines: list[str], recipe: Recipe, output: Path) -> None:
@@ -129,35 +90,6 @@ def train_pieces(lines: list[str], recipe: Recipe, output: Path) -> None:
     log(f"{len(names)} pieces")
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as out:
-        out.writelines(f"{line}\n" for line in lines)
-
-
-def write_split(output: Path, split: str, found: Sequence[tuple[str, str]], root: Path) -> None:
-    """Writes the list of sources, whose paths are in a folder, and what is said in each."""
-    write_lines(output / f"{split}.tsv", [str(root), *(path for path, _ in found)])
-    write_lines(output / f"{split}.txt", (text for _, text in found))
-    log(f"{split}: {len(found)} utterances")
-
-
-def write_signals(output: Path, split: str, utterances: Iterable[Utterance]) -> list[tuple[str, str]]:
-    """Writes sounds, or features in one file; returns their paths in the folder and their words."""
-    found, features = [], {}
-    (output / split).mkdir(exist_ok=True)
-    for each in utterances:
-        if each.signal.ndim == 1:
-            path = f"{split}/{each.id}.wav"
-            write_sound(output / path, each.signal)
-        else:
-            path = f"{split}/features.npz#{each.id}"
-            features[each.id] = each.signal
-        found.append((path, each.text))
-    if features:
-        write_features(output / split / "features.npz", features)
-    return found
-
-
 def small(corpus: str, output: Path, *, count: int, anew: int, without: str, quick: bool) -> None:
     """A corpus that ships: writes its sounds, of those that train also changed ones, or its features.
 
@@ -168,32 +100,17 @@ def small(corpus: str, output: Path, *, count: int, anew: int, without: str, qui
     """
     rng = np.random.default_rng(1)
     for split in ("train", "valid", "test"):
-        utterances = list(READERS[corpus](split))
-        if without:
-            if split == "test":
-                utterances += READERS[corpus]("valid")
-            utterances = [each for each in utterances if (each.speaker == without) == (split == "test")]
-            if not utterances:
-                raise SystemExit(f"prepare.py: --without {without!r}: {corpus} has no such speaker")
-        if quick:
-            utterances = utterances[:: max(1, len(utterances) // QUICK[split])]
-        if count > 1 and utterances[0].signal.ndim > 1:
-            raise SystemExit(f"prepare.py: --copies {count}: {corpus} has features, and no sound to change")
-        kept = copies(utterances, count if split == "train" else 1, rng)
+        kept = utterances_of(corpus, split, without=without, quick=quick, count=count, rng=rng)
         if split == "train" and anew:
             kept = itertools.chain(kept, spoken_anew(anew, without, rng))
-        write_split(output, split, write_signals(output, split, kept), output)
+        found = [(path, each.text) for path, each in write_signals(output, split, kept)]
+        write_split(output, split, found, output)
 
 
 def spoken_anew(count: int, without: str, rng: np.random.Generator) -> Iterator[Utterance]:
     """Numbers of the recordings that train, none of which is a number of another part (`varied`)."""
     held_out = {each.text for split in ("valid", "test") for each in numbers(split)}
-    own = {
-        name: sound
-        for name, sound in recordings("fsdd.tar.xz").items()
-        if int(name.rsplit("_", 1)[1]) >= FIRST_TRAINED and name.split("_")[1] != without
-    }
-    return varied(own, count, rng, unspoken=held_out)
+    return varied(trained_recordings(without), count, rng, unspoken=held_out)
 
 
 def full_size(corpus: str, data: Path, output: Path) -> None:
@@ -203,14 +120,6 @@ def full_size(corpus: str, data: Path, output: Path) -> None:
         if not found:
             raise SystemExit(f"prepare.py: no sound of {split} in {data}: see recipes/asr/README.md")
         write_split(output, split, found, data)
-
-
-def write_statistics(output: Path, settings: FeatureSettings) -> None:
-    """Writes OUT/cmvn.json, the means and variances of the features of some sounds that train."""
-    root, *paths = (output / "train.tsv").read_text(encoding="utf-8").splitlines()
-    sample = random.Random(1).sample(paths, min(SAMPLE, len(paths)))
-    sounds = (read_sound(Path(root) / path, rate=settings.sample_rate) for path in sample)
-    Statistics.of(compute(sound, settings) for sound in sounds).write(output / STATISTICS)
 
 
 def main() -> None:
@@ -241,10 +150,9 @@ def main() -> None:
         full_size(args.corpus, args.data.resolve(), output)
     recipe = RECIPES[args.corpus]
     train_pieces((output / "train.txt").read_text(encoding="utf-8").splitlines(), recipe, output)
-    write_lines(output / "input.json", [json.dumps(recipe.input, indent=2)])
+    write_input(output, recipe.input)
     if "statistics" in recipe.input:
-        own = {item.name for item in fields(FeatureSettings)} & recipe.input.keys()
-        write_statistics(output, FeatureSettings(**{name: recipe.input[name] for name in own}))
+        write_statistics(output, recipe.input)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ that name, and WORK for the folder of the run.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mt"))
 
-from systems import System, describe
+from systems import System, print_systems
 
 # What is added to the sum of the weights: the value with which most counts of the validation set are right.
 _TAIL = "--tail-threshold 0.6"
@@ -71,18 +70,5 @@ SYSTEMS = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=1000, help="of a system (default: %(default)s)")
-    parser.add_argument("--only", default="", help="these alone, with commas")
-    args = parser.parse_args()
-    only = {name for name in args.only.split(",") if name}
-    names = [system.name for system in SYSTEMS]
-    if unknown := only - set(names):
-        parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    for row in describe(args.updates, only=only, systems=SYSTEMS):
-        print("\t".join(row))
-
-
 if __name__ == "__main__":
-    main()
+    print_systems(__doc__, SYSTEMS, 1000)

@@ -23,8 +23,11 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
+# shellcheck source=../speech.sh
+source "$here/../speech.sh"
 stages=(prepare first models decode score speed table)
 corpus=numbers quick= work= device=cpu only= d_model= updates= others= dtype=fp32 jobs= chosen= without=
+metrics=(wer cer)
 
 usage() { sed -n '2,22s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
@@ -84,39 +87,9 @@ prepare() {
     --without "$without" ${quick:+--quick}
 }
 
-# systems WHAT: the lines of systems.tsv that begin with WHAT.
-systems() { grep -P "^$1\t" "$work/systems.tsv" || true; }
-key() { printf '%s.%s' "$1" "$2" | tr ':=' '_-'; }
-
 describe() {
   python "$here/recognizers.py" --updates "$others" --only "$only" >"$work/systems.tsv"
-  systems missing | while IFS=$'\t' read -r _ name spec reason; do
-    echo "run.sh: left out: $name $spec: $reason" >&2
-  done
-}
-
-# fit NAME ARCHITECTURE UPDATES FLAGS...: trains, and writes $work/NAME/model.
-fit() {
-  local name=$1 architecture=$2 most=$3
-  shift 3
-  # A model of CTC alone has no decoder.
-  local layers=(--decoder-layers 1 --decoder-heads "$heads" --decoder-ffn $((3 * d_model)))
-  [ "$architecture" != owsm_ctc ] || layers=()
-  nartk-train "$work/data" --task nartk_speech --arch "nartk_$architecture" --criterion nartk_speech "${place[@]}" \
-    "${size[@]}" "${layers[@]}" --dropout 0.1 "${masks[@]}" --max-tokens "$frames" --optimizer nartk_adamw \
-    --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr-scheduler polynomial_decay --lr 0.0015 \
-    --warmup-updates $((most / 8)) --total-num-update "$most" --max-update "$most" --seed 1 --num-workers 0 \
-    --save-dir "$work/$name/checkpoints" --save-interval-updates $(((most + 3) / 4)) --keep-interval-updates 1 \
-    --no-epoch-checkpoints --log-format simple --log-interval 25 "$@"
-  nartk-convert "$work/$name/checkpoints/checkpoint_last.pt" --output "$work/$name/model" \
-    --dict "$work/data/dict.txt" --dtype fp16
-}
-
-# One system: what fails leaves a mark and its log, and the others go on.
-system() {
-  local name=$1 architecture=$2 most=$3 flags=$4
-  # shellcheck disable=SC2086
-  logged "$name" "$name" "$work/$name/log" fit "$name" "$architecture" "$most" ${flags//WORK/$work}
+  tell_missing
 }
 
 # Those that others begin with: CTC, whose encoder all do, and the Paraformer, which MWER training does.
@@ -129,72 +102,6 @@ first() {
     most=$others
   done < <(python "$here/recognizers.py" --only "$begin" | grep -P '^model\t')
 }
-
-models() {
-  local name architecture flags
-  while IFS=$'\t' read -r _ name architecture flags; do
-    [ -e "$work/$name/model/config.json" ] || later system "$name" "$architecture" "$others" "$flags"
-  done < <(systems model)
-  wait
-}
-
-# Names of systems in capitals become their folders.
-folders() { sed -E "s#(drafter[= ])([A-Z][A-Z-]*)#\1$work/\L\2/model#g"; }
-
-# Each way to decode each model that is there: NAME SPEC FOLDER FLAGS.
-runs() {
-  local name spec flags part
-  while IFS=$'\t' read -r _ name spec flags; do
-    flags=$(folders <<<"$flags")
-    for part in $flags; do
-      [[ $part != "$work"/* || -e $part/config.json ]] || continue 2
-    done
-    [ -e "$work/$name/model/config.json" ] || continue
-    printf '%s\t%s\t%s\t%s\n' "$name" "$spec" "$work/$name/model" "$flags"
-  done < <(systems decode)
-}
-
-decode() {
-  mkdir -p "$work/out"
-  local name spec folder flags file
-  while IFS=$'\t' read -r name spec folder flags; do
-    file=$work/out/$(key "$name" "$spec")
-    [ ! "$file" -nt "$folder/config.json" ] || continue
-    # shellcheck disable=SC2086
-    later attempt "${file##*/}" nartk-decode "$folder" --manifest "$work/data/test.tsv" $flags --device "$device" \
-      --dtype "$dtype" --quiet --output "$file" --stats "$file.json"
-  done < <(runs)
-  wait
-}
-
-score() {
-  mkdir -p "$work/scores"
-  local name spec file metric
-  while IFS=$'\t' read -r name spec _ _; do
-    file=$(key "$name" "$spec")
-    [ -e "$work/out/$file" ] || continue
-    for metric in wer cer; do
-      [ ! "$work/scores/$file.$metric.json" -nt "$work/out/$file" ] || continue
-      later attempt "$file.$metric" sh -c 'out=$1; shift; nartk-score "$@" >"$out.part" && mv "$out.part" "$out"' sh \
-        "$work/scores/$file.$metric.json" $metric "$work/out/$file" --json --ref "$work/data/test.txt"
-    done
-  done < <(runs)
-  wait
-}
-
-speed() {
-  local name spec folder
-  while IFS=$'\t' read -r name spec folder _; do
-    printf '%s\t%s\t%s\n' "$(key "$name" "$spec")" "$folder" "$(folders <<<"$spec")"
-  done < <(runs) | env -u OMP_NUM_THREADS python "$here/speed.py" --manifest "$work/data/test.tsv" \
-    --output "$work/speed.json" --device "$device" --dtype "$dtype" "${speed[@]}"
-}
-
-table() {
-  python "$here/table.py" --work "$work"
-}
-
-mark() { echo "$1"; }
 
 describe
 run_stages "$chosen" "${stages[@]}"

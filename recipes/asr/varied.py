@@ -10,7 +10,8 @@ Symbols: N samples. Levels are of the loudest sample, dB of full scale.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from corpora import RATE, Utterance, connected
@@ -45,10 +46,7 @@ def varied(
     Args:
         unspoken: Texts that are not said.
     """
-    by_speaker: dict[str, dict[str, list[str]]] = {}
-    for name in sorted(recordings):
-        digit, speaker, _ = name.split("_")
-        by_speaker.setdefault(speaker, {}).setdefault(digit, []).append(name)
+    by_speaker = _by_speaker(recordings)
     speakers = sorted(by_speaker)
     for i in range(count):
         id = f"varied-{i:05d}"
@@ -59,9 +57,39 @@ def varied(
         digits = _number(sorted(own), rng)
         while _text(digits) in unspoken:
             digits = _number(sorted(own), rng)
-        names = [own[digit][int(rng.integers(len(own[digit])))] for digit in digits]
+        names = _drawn(own, digits, rng)
         sound = strange(_spoken([recordings[name] for name in names], rng), rng)
         yield Utterance(id, names[0].split("_")[1], sound, _text(digits))
+
+
+def said_anew(
+    utterances: Iterable[Utterance],
+    recordings: Mapping[str, FloatArray],
+    count: int,
+    rng: np.random.Generator,
+) -> Iterator[Utterance]:
+    """Each number so many times, of other recordings of its speaker, as varied as those of `varied`."""
+    by_speaker = _by_speaker(recordings)
+    for each in utterances:
+        digits = "".join(str(WORDS.index(word)) for word in each.text.split())
+        for number in range(count):
+            names = _drawn(by_speaker[each.speaker], digits, rng)
+            sound = strange(_spoken([recordings[name] for name in names], rng), rng)
+            yield replace(each, id=f"{each.id}-anew-{number}", signal=sound)
+
+
+def _by_speaker(recordings: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """Names of recordings by speaker and digit."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(recordings):
+        digit, speaker, _ = name.split("_")
+        found.setdefault(speaker, {}).setdefault(digit, []).append(name)
+    return found
+
+
+def _drawn(own: Mapping[str, Sequence[str]], digits: str, rng: np.random.Generator) -> list[str]:
+    """A recording of each digit."""
+    return [own[digit][int(rng.integers(len(own[digit])))] for digit in digits]
 
 
 def _number(digits: Sequence[str], rng: np.random.Generator) -> str:

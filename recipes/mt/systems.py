@@ -29,6 +29,7 @@ class System:
         flags: Training flags, besides those that all share; {updates} stands for its length, {longer} for
             twice that, {fewer} for an eighth.
         decoders: Strategies with options.
+        parts: What it is tested on besides, each under its name, a dot and this.
     """
 
     name: str
@@ -36,6 +37,7 @@ class System:
     architecture: str
     flags: str
     decoders: tuple[str, ...]
+    parts: tuple[str, ...] = ()
 
 
 TEACHER = System(
@@ -165,7 +167,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def describe(
-    updates: int, *, only: set[str], systems: Iterable[System] = (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS)
+    updates: int, *, only: set[str], systems: Iterable[System]
 ) -> Iterator[tuple[str, str, str, str]]:
     """Description that `systems.py` prints."""
     lengths = {"updates": updates, "longer": 2 * updates, "fewer": updates // 8}
@@ -183,23 +185,25 @@ def describe(
             if name not in strategies() or not options.keys() <= options_of(name).keys():
                 yield "missing", system.name, spec, f"no strategy {spec}"
                 continue
-            given = (f"--{key.replace('_', '-')} {value}" for key, value in options.items())
-            yield "decode", system.name, spec, " ".join([f"--strategy {name}", *given])
+            given = [f"--{key.replace('_', '-')} {value}" for key, value in options.items()]
+            for part in ("", *(f".{part}" for part in system.parts)):
+                yield "decode", system.name + part, spec, " ".join([f"--strategy {name}", *given])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=4000, help="of a student (default: %(default)s)")
-    parser.add_argument("--only", default="", help="these students alone, with commas")
+def print_systems(description: str, systems: Iterable[System], updates: int) -> None:
+    """The command of a recipe that prints its systems: --updates, and --only some of them."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--updates", type=int, default=updates, help="of a system (default: %(default)s)")
+    parser.add_argument("--only", default="", help="these systems alone, with commas")
     args = parser.parse_args()
     only = {name for name in args.only.split(",") if name}
-    names = [system.name for system in (*STUDENTS, *VARIANTS, *DRAFTERS)]
+    names = [system.name for system in systems if system is not TEACHER]
     unknown = only - set(names)
     if unknown:
         parser.error(f"no system {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    for row in describe(args.updates, only=only):
+    for row in describe(args.updates, only=only, systems=systems):
         print("\t".join(row))
 
 
 if __name__ == "__main__":
-    main()
+    print_systems(__doc__, (TEACHER, *STUDENTS, *VARIANTS, *DRAFTERS), 4000)
