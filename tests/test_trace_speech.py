@@ -20,6 +20,8 @@ import nartk
 from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.errors import StrategyMismatchError, UsageError
+from nartk.serving.long_form import buffers_for
+from nartk.serving.streaming import buffers_of
 from nartk.tracing import speech
 from nartk.tracing.speech import align, aligned_times, for_page, plot_speech, png
 
@@ -246,3 +248,70 @@ def test_models_that_hear_nothing_and_long_recordings_are_refused(tmp_path: Path
         plot_speech(long, tmp_path / "x.png", "png")
     with pytest.raises(UsageError, match=r"a picture of 61 s of sound"):
         for_page(long)
+
+
+def test_labels_of_a_decoder_lie_where_its_frames_are(tmp_path: Path) -> None:
+    """Two labels a position of 40 ms: 20 ms each."""
+    save_random_speech(tmp_path / "model", "speech_ctc", 0, features="stored", upsample=2)
+    np.savez(tmp_path / "all.npz", u0=random_speeches(3, (120,))[0].frames)
+    loaded, line = nartk.load(tmp_path / "model"), f"{tmp_path}/all.npz#u0"
+    (best,) = loaded.decode([line], "ctc-greedy")
+    found = align(loaded, line, best.tokens)
+    assert found.position == 0.02
+    assert found.probs is not None
+    assert len(found.probs) == 2 * 29
+    labels = np.where([False, True, True, *[False] * 6], 0, found.probs).argmax(1)
+    runs, at = [], 0
+    for label, run in itertools.groupby(labels.tolist()):
+        size = len([*run])
+        runs += [(at * 0.02, (at + size) * 0.02)] if label != BLANK else []
+        at += size
+    assert len(runs) > 2
+    np.testing.assert_allclose(found.times, runs, atol=1e-9)
+    with pytest.raises(StrategyMismatchError, match="buffers of a model that has 2 labels a position"):
+        buffers_for(loaded)
+    with pytest.raises(StrategyMismatchError, match="buffers of a model that has 2 labels a position"):
+        buffers_of(loaded)
+
+
+def test_a_graph_lies_evenly_under_the_spectrogram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    save_random_speech(
+        tmp_path / "model", "speech_dag", 5, features="stored", upsample_scale="0.5", link_heads=2
+    )
+    np.savez(tmp_path / "all.npz", u0=random_speeches(2, (80,))[0].frames)
+    (tmp_path / "in.txt").write_text(f"{tmp_path}/all.npz#u0\n", encoding="utf-8")
+    traced, model = tmp_path / "trace.jsonl", str(tmp_path / "model")
+    arguments = [model, str(tmp_path / "in.txt"), "--strategy", "dag-lookahead", "--quiet", "--no-vad"]
+    assert decode([*arguments, "--trace", str(traced), "--output", str(tmp_path / "out.txt")]) == 0
+    graph = json.loads(traced.read_text(encoding="utf-8"))["graph"]
+    assert graph["size"] == 9  # of 19 positions
+    drawn: list[Any] = []
+    monkeypatch.setattr(speech, "save_figure", lambda figure, path, form: drawn.append(figure))
+    assert trace([str(traced), "--model", model, "--line", "1", "--png", "x.png", "--quiet"]) == 0
+    above, below = drawn[0].axes
+    assert above.images[0].get_array().shape == (16, 80)
+    places = {
+        each.get_label(): each.get_offsets().tolist()
+        for each in below.collections
+        if each.get_label()[0] != "_"
+    }
+    seconds = {vertex: (vertex + 0.5) * 0.8 / 9 for vertex in graph["vertices"]}
+    assert places["vertex of the path"] == pytest.approx(
+        np.array([(seconds[vertex], 1) for vertex in graph["vertices"] if vertex in graph["path"]])
+    )
+    others = [(seconds[vertex], 0) for vertex in graph["vertices"] if vertex not in graph["path"]]
+    assert places.get("other vertex", []) == pytest.approx(np.array(others).reshape(-1, 2))
+    assert [text.get_text() for text in below.texts] == graph["emitted"]
+    labels = [each.get_label() for each in below.patches]
+    assert labels.count("path") == len(graph["path"]) - 1
+    assert len(labels) == len(graph["links"])
+    # The page has the graph from the trace.
+    found = align(nartk.load(model), f"{tmp_path}/all.npz#u0", (), graph)
+    assert for_page(found).keys() == {"seconds", "position", "bands", "image", "tokens"}
+    page = tmp_path / "t.html"
+    assert trace([str(traced), "--model", model, "--html", str(page), "--quiet"]) == 0
+    assert '"speech"' in page.read_text(encoding="utf-8")
+    # Without the trace of a graph there is nothing to draw.
+    with pytest.raises(StrategyMismatchError, match="or the trace of a graph"):
+        align(nartk.load(model), f"{tmp_path}/all.npz#u0", ())

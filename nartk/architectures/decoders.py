@@ -192,6 +192,10 @@ class FrameDecoder(Decoder):
         positions: int = self.source_positions  # type: ignore[attr-defined]  # of the encoder
         return self.upsample * positions
 
+    @property
+    def labels_per_position(self) -> int:
+        return self.upsample
+
     def engine_settings(self) -> dict[str, Any]:
         return {**super().engine_settings(), "copied": self.decoder_input, "frames": self.upsample}
 

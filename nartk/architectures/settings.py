@@ -183,6 +183,11 @@ class Config:
         """Positions of the decoder."""
         return self.max_target_len
 
+    @property
+    def labels_per_position(self) -> int:
+        """Labels of CTC that a position of the encoder has."""
+        return 1
+
     def norm_part(self, side: str = "encoder") -> Norm:
         """A norm of a layer of the side, ``encoder`` or ``decoder``."""
         return Norm(self.side_features(side), self.norm_eps, self.norm == "layer")

@@ -25,7 +25,7 @@ EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence
   nartk-trace trace.jsonl --model asr-digits --html heard.html
-      of speech, the spectrogram with the tokens, and CTC's posteriors or a Paraformer's weights
+      of speech, the spectrogram with the tokens, and CTC's posteriors, a Paraformer's weights or a graph
   nartk-trace trace.jsonl --line 12 --model asr-digits --png heard.png
   head -n 50 trace.jsonl | nartk-trace - --html some.html"""
 
@@ -108,7 +108,8 @@ def _aligner(name: str) -> Callable[[Traced], Alignment]:
     from nartk.tracing.speech import align
 
     model = load(name)
-    return lambda traced: align(model, traced.source_text, model.checkpoint.target_vocab.ids(traced.output))
+    words = model.checkpoint.target_vocab
+    return lambda traced: align(model, traced.source_text, words.ids(traced.output), traced.graph)
 
 
 def _aligned(

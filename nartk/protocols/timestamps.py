@@ -22,9 +22,9 @@ LEAST_DB = 6.0  # below its loudest frame a word's frames may be, wherever the f
 _Times = npt.NDArray[np.float64]
 
 
-def position_seconds(source: FeatureSource, subsampling: int) -> float:
-    """The time from one position of an encoder to the next, seconds."""
-    return source.shift * subsampling / 1000.0
+def position_seconds(source: FeatureSource, subsampling: int, labels: int = 1) -> float:
+    """The time from one position of an encoder, or of the labels that each has, to the next, seconds."""
+    return source.shift * subsampling / labels / 1000.0
 
 
 def cif_times(

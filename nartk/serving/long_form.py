@@ -132,6 +132,15 @@ class Buffers:
             yield self.window(number, count)
 
 
+def require_positions(model: Model) -> None:
+    """Raises StrategyMismatchError where a model has other positions than its encoder."""
+    if model.config.labels_per_position > 1:
+        raise StrategyMismatchError(
+            f"buffers of a model that has {model.config.labels_per_position} labels a position",
+            fix="decode the recording as a whole, or use a model that has one",
+        )
+
+
 def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window]) -> list[_Ints]:
     """The position of the recording in which each frame of encoded buffers lies; -1: of no sound.
 
@@ -163,7 +172,8 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
 
     Raises:
         UsageError: They are shorter than eight positions, or the model reads no sound.
-        StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves.
+        StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves, or
+            other positions than its encoder.
     """
     if model.sound is None:
         raise UsageError(
@@ -175,6 +185,7 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
             f"{named('long_form')} with a model that reads its own windows of sound",
             fix=f"use {named('strategy', 'windows')}, which decodes sound of any length",
         )
+    require_positions(model)
     if not math.isfinite(seconds):
         raise UsageError(f"{named('long_form')} is {seconds:g}", fix="give seconds, such as 30")
     subsampling, shift = model.config.subsampling, model.sound.settings.shift_ms

@@ -25,7 +25,7 @@ from nartk.protocols.parallel import FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
 from nartk.protocols.reading import log_softmax
 from nartk.serving.activity import Levels, is_speech
-from nartk.serving.long_form import Buffers, carried_fires, kept_fires, positions_of
+from nartk.serving.long_form import Buffers, carried_fires, kept_fires, positions_of, require_positions
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords
@@ -285,6 +285,7 @@ def buffers_of(
             "streaming needs a FrameScorer of sound, this model is none",
             fix="name a CTC model or a Paraformer of speech",
         )
+    require_positions(model)
     buffers = Buffers.of_time(
         chunk_ms=chunk_ms,
         left_ms=left_ms,

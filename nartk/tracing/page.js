@@ -222,7 +222,7 @@ function drawSentence(place, view) {
   article.append(drawSource(line), output);
   const first = output.querySelector(".token");
   if (first) first.tabIndex = 0;
-  if (line.speech) article.append(drawSpeech(line.speech, data.marked[line.of]));
+  if (line.speech) article.append(drawSpeech(line.speech, data.marked[line.of], line.speech.probs || line.speech.weights ? null : line.graph));
   if (line.nbest.length) {
     article.append(fold(plural(line.nbest.length, "further output"), () => {
       const list = make("ol", "others");
@@ -256,19 +256,27 @@ function fold(title, draw) {
 
 function drawGraph(graph) {
   const STEP = 44, TOP = 96, LOW = 206, HEIGHT = 300, LEFT = 30;
-  const path = new Set(graph.path.length ? graph.path : graph.vertices);
-  const emitted = new Map(graph.path.slice(1).map((vertex, i) => [vertex, graph.emitted[i]]));
   const x = new Map(graph.vertices.map((vertex, i) => [vertex, LEFT + i * STEP]));
-  const y = (vertex) => (path.has(vertex) ? TOP : LOW);
-  const next = new Map(graph.path.slice(1).map((vertex, i) => [graph.path[i], vertex]));
   const width = LEFT + graph.vertices.length * STEP + 60;
   const box = make("div", "graph");
   box.tabIndex = 0; // so that the arrow keys scroll it
   const svg = shape("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img" });
-  svg.setAttribute("aria-label", `${graph.vertices.length} vertices, path ${graph.path.join(" ") || "none"}`);
+  svg.setAttribute("aria-label", describePath(graph));
+  drawVertices(svg, graph, (vertex) => x.get(vertex), TOP, LOW);
+  box.append(svg);
+  return box;
+}
+
+const describePath = (graph) => `${graph.vertices.length} vertices, path ${graph.path.join(" ") || "none"}`;
+
+function drawVertices(svg, graph, x, TOP, LOW) {
+  const path = new Set(graph.path.length ? graph.path : graph.vertices);
+  const emitted = new Map(graph.path.slice(1).map((vertex, i) => [vertex, graph.emitted[i]]));
+  const y = (vertex) => (path.has(vertex) ? TOP : LOW);
+  const next = new Map(graph.path.slice(1).map((vertex, i) => [graph.path[i], vertex]));
   for (const [from, to, lprob] of graph.links) {
     if (next.get(from) === to) continue;
-    const [a, b] = [x.get(from), x.get(to)];
+    const [a, b] = [x(from), x(to)];
     // Links on a line bend into the space between the lines.
     const bend = Math.min(90, 14 + (b - a) / 7);
     const middle = y(from) !== y(to) ? (y(from) + y(to)) / 2 : y(from) + (y(from) === TOP ? bend : -bend);
@@ -279,23 +287,21 @@ function drawGraph(graph) {
     svg.append(link);
   }
   for (const [from, to] of next) {
-    svg.append(shape("path", { class: "path", d: `M${x.get(from)} ${TOP}L${x.get(to)} ${TOP}` }));
+    svg.append(shape("path", { class: "path", d: `M${x(from)} ${TOP}L${x(to)} ${TOP}` }));
   }
   graph.vertices.forEach((vertex, i) => {
     const group = shape("g", { class: path.has(vertex) && graph.path.length ? "vertex on" : "vertex", tabindex: -1 });
-    group.append(shape("circle", { cx: x.get(vertex), cy: y(vertex), r: 6 }));
+    group.append(shape("circle", { cx: x(vertex), cy: y(vertex), r: 6 }));
     const words = graph.words[i];
     const word = emitted.get(vertex) ?? (words.length ? words[0][0] : vertex === 0 ? "start" : "");
     const below = !path.has(vertex);
-    const at = `${x.get(vertex) + 3} ${y(vertex) + (below ? 18 : -12)}`;
+    const at = `${x(vertex) + 3} ${y(vertex) + (below ? 18 : -12)}`;
     const label = shape("text", { transform: `translate(${at}) rotate(${below ? 45 : -45})` });
     label.textContent = word.length > 14 ? `${word.slice(0, 13)}…` : word;
     group.append(label);
     group.dataset.tip = describeVertex(graph, vertex, words, emitted.get(vertex));
     svg.append(group);
   });
-  box.append(svg);
-  return box;
 }
 
 function describeVertex(graph, vertex, words, emitted) {
@@ -308,10 +314,11 @@ function describeVertex(graph, vertex, words, emitted) {
   return lines.join("\n");
 }
 
-// Speech: the spectrogram with the tokens, and below it CTC's posteriors or the weights of fires, over seconds
+// Speech: the spectrogram with the tokens, and below it over seconds CTC's posteriors, the weights of fires, or a
+// graph, whose vertices are at no time and lie evenly
 
-function drawSpeech(speech, marked) {
-  const SECOND = Math.max(160, Math.min(400, 960 / speech.seconds)), LEFT = 34, TOP = 56, HIGH = 120, LOW = 206, CURVES = 100, HEIGHT = 334;
+function drawSpeech(speech, marked, graph) {
+  const SECOND = Math.max(160, Math.min(400, 960 / speech.seconds)), LEFT = 34, TOP = 56, HIGH = 120, LOW = 206, CURVES = graph ? 260 : 100, HEIGHT = LOW + CURVES + 28;
   const right = LEFT + speech.seconds * SECOND, width = right + 40;
   const x = (seconds) => (LEFT + seconds * SECOND).toFixed(1);
   const y = (share) => (LOW + CURVES * (1 - Math.min(1, Math.max(0, share)))).toFixed(1);
@@ -321,7 +328,7 @@ function drawSpeech(speech, marked) {
   const box = make("div", "graph");
   box.tabIndex = 0; // so that the arrow keys scroll it
   const svg = shape("svg", { class: "speech", width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img" });
-  svg.setAttribute("aria-label", speech.tokens.map(([word, begin, end]) => `${plain(word)} ${span(begin, end)}`).join(", ") || "no token");
+  svg.setAttribute("aria-label", speech.tokens.map(([word, begin, end]) => `${plain(word)} ${span(begin, end)}`).join(", ") || (graph ? describePath(graph) : "no token"));
   const write = (into, text, attributes) => {
     const element = shape("text", attributes);
     element.textContent = text;
@@ -330,7 +337,7 @@ function drawSpeech(speech, marked) {
   svg.append(shape("image", {
     x: LEFT, y: TOP, width: right - LEFT, height: HIGH, preserveAspectRatio: "none", href: `data:image/png;base64,${speech.image}`,
   }));
-  for (const [share, label] of [[0, "0"], [0.5, "½"], [1, "1"]]) {
+  for (const [share, label] of graph ? [] : [[0, "0"], [0.5, "½"], [1, "1"]]) {
     svg.append(shape("path", { class: "grid", d: `M${LEFT} ${y(share)}H${right}` }));
     write(svg, label, { x: LEFT - 6, y: Number(y(share)) + 4, "text-anchor": "end" });
   }
@@ -346,7 +353,10 @@ function drawSpeech(speech, marked) {
     path.dataset.tip = tip;
     svg.append(path);
   };
-  if (speech.weights) {
+  if (graph) {
+    const place = (vertex) => Number(x(((vertex + 0.5) / graph.size) * speech.seconds));
+    drawVertices(svg, graph, place, LOW + 75, LOW + 185);
+  } else if (speech.weights) {
     const bar = (speech.position * SECOND).toFixed(1);
     speech.weights.forEach((weight, at) => {
       svg.append(shape("rect", { class: "weight", x: x(at * speech.position), y: y(weight), width: bar, height: LOW + CURVES - y(weight) }));
@@ -371,7 +381,7 @@ function drawSpeech(speech, marked) {
     write(group, word.length > 14 ? `${word.slice(0, 13)}…` : word, { transform: `translate(${x(begin)} ${TOP - 8}) rotate(-25)` });
     svg.append(group);
   }
-  box.append(svg, make("p", "note", speech.weights
+  box.append(svg, make("p", "note", graph ? "The graph's vertices lie evenly under the sound; its path is thick." : speech.weights
     ? "Bars: a Paraformer's weights; grey: their sum since the last fire; dashed: the fires, each a token."
     : "CTC's posteriors; grey: the blank; dotted: words that are not output."));
   return box;

@@ -1,15 +1,19 @@
 """Alignment of tokens to a recording: posteriors or weights under the spectrogram, with the tokens.
 
+Of a DA-Transformer's graph the vertices, which are at no time of the recording, lie evenly under it.
+
 Symbols: T frames, F features of a frame, S positions of the encoder, N tokens, V words.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +53,7 @@ class Alignment:
         words: Ids of the tokens [N].
         blank: Id of the blank label.
         weights: [S] of a predictor of fires; None: of CTC.
+        graph: The key `graph` of a trace, in place of tokens, probs and weights.
     """
 
     frames: FloatArray
@@ -60,6 +65,7 @@ class Alignment:
     probs: FloatArray | None = None
     blank: int | None = None
     weights: FloatArray | None = None
+    graph: JsonObject | None = None
 
     @property
     def spoken(self) -> list[int]:
@@ -85,7 +91,7 @@ class Alignment:
         return np.flatnonzero(np.diff(np.floor(self.sums), prepend=0.0) > 0)
 
 
-def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
+def align(model: Model, line: str, tokens: Sequence[int], graph: JsonObject | None = None) -> Alignment:
     """Reads a recording once more, and finds where in it tokens were spoken.
 
     Those of CTC are aligned to its posteriors; those of a model of fires lie where its weights say.
@@ -93,22 +99,28 @@ def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
     Args:
         line: Names the recording, as `Model.decode` takes it.
         tokens: Ids of an output, with eos or without; of CTC any words that the frames can say.
+        graph: The key `graph` of the output's trace, where it has one.
 
     Raises:
-        StrategyMismatchError: The model has no frames, or does not tell where they are.
+        StrategyMismatchError: There is no graph, and the model has no frames, or tells not where they are.
         UsageError: There are more tokens than positions.
     """
     scorer = model.passes
     source = model.encode(line)
-    if not isinstance(scorer, FrameScorer) or not isinstance(source, FeatureSource):
+    is_drawn = graph is not None or isinstance(scorer, FrameScorer)
+    if not isinstance(source, FeatureSource) or not is_drawn:
         raise StrategyMismatchError(
-            "a picture of speech needs a speech model with CTC or CIF",
-            fix="name a CTC model, a Paraformer, or one with a CTC head",
+            "a picture of speech needs a speech model with CTC or CIF, or the trace of a graph",
+            fix="name a CTC model, a Paraformer, one with a CTC head, or trace a strategy of graphs",
         )
+    config = model.config
+    position = position_seconds(source, config.subsampling, config.labels_per_position)  # type: ignore[attr-defined]
+    seconds = len(source) * source.shift / 1000
+    if graph is not None:
+        return Alignment(source.frames, seconds, position, (), np.zeros((0, 2)), (), graph=graph)
     vocab = scorer.vocab
     silent = {vocab.bos, vocab.pad, vocab.eos}
     words = tuple(token for token in tokens if token not in silent)
-    position = position_seconds(source, model.config.subsampling)  # type: ignore[attr-defined]
     probs = weights = None
     memory = scorer.encode([source])
     try:
@@ -126,8 +138,7 @@ def align(model: Model, line: str, tokens: Sequence[int]) -> Alignment:
     finally:
         scorer.free(memory)
     pieces = tuple(vocab.to_words(words))
-    seconds, blank = len(source) * source.shift / 1000, scorer.blank
-    return Alignment(source.frames, seconds, position, pieces, times, words, probs, blank, weights)
+    return Alignment(source.frames, seconds, position, pieces, times, words, probs, scorer.blank, weights)
 
 
 def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times:
@@ -172,7 +183,7 @@ def aligned_times(log_probs: _Times, words: Sequence[int], blank: int) -> _Times
 
 
 def plot_speech(found: Alignment, path: Path, form: str) -> None:
-    """Draws the spectrogram with the tokens, and below it posteriors or weights, as `form`, png or svg.
+    """Draws the spectrogram with the tokens, and below it posteriors, weights or a graph: as png or svg.
 
     Raises:
         UsageError: The recording is longer than a minute.
@@ -181,7 +192,9 @@ def plot_speech(found: Alignment, path: Path, form: str) -> None:
     figure = make_figure(max(6.0, 1.5 + _SECOND * found.seconds), 5.2)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.15, 1))
     _draw_spectrogram(above, found)
-    if found.weights is not None:
+    if found.graph is not None:
+        _draw_graph(below, found.graph, found.seconds)
+    elif found.weights is not None:
         _draw_weights(below, found)
     else:
         _draw_probs(below, found)
@@ -196,7 +209,8 @@ def for_page(found: Alignment) -> JsonObject:
     Keys: ``seconds`` of the recording and ``position`` of a position; ``bands`` F; ``image``, the spectrogram
     as a PNG in base64; ``tokens``, of each its text, begin and end, seconds, and ``spoken``'s index of its
     word; of CTC ``probs``, the posteriors [S] of each word of ``spoken``, with ``blank`` and ``other``; of
-    fires ``weights`` [S], their ``sums`` since the last fire [S], and the positions of the ``fires``.
+    fires ``weights`` [S], their ``sums`` since the last fire [S], and the positions of the ``fires``. Of a
+    graph, which the page has, there is nothing more.
 
     Raises:
         UsageError: The recording is longer than a minute.
@@ -220,6 +234,8 @@ def for_page(found: Alignment) -> JsonObject:
             "sums": np.round(found.sums % 1.0, 3).tolist(),
             "fires": found.fires.tolist(),
         }
+    if found.graph is not None:
+        return values
     assert found.probs is not None
     probs = np.round(found.probs.astype(np.float64).T, 3)
     return values | {
@@ -323,3 +339,53 @@ def _draw_weights(axes: Axes, found: Alignment) -> None:
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("CIF weight")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
+
+
+def _draw_graph(axes: Axes, graph: JsonObject, seconds: float) -> None:
+    """Draws a graph: the path's vertices with their words above, the others below, links between them."""
+    from matplotlib.patches import FancyArrowPatch
+
+    path = set(graph["path"])
+    steps = [*pairwise(graph["path"])]
+    place = {
+        vertex: ((vertex + 0.5) / graph["size"] * seconds, float(vertex in path))
+        for vertex in graph["vertices"]
+    }
+    for begin, end, lprob in graph["links"]:
+        is_step = (begin, end) in steps
+        level = place[begin][1] == place[end][1] and not is_step
+        bend = (0.3 if place[begin][1] else -0.3) if level else 0.0
+        axes.add_patch(
+            FancyArrowPatch(
+                place[begin],
+                place[end],
+                connectionstyle=f"arc3,rad={bend}",
+                arrowstyle="-",
+                color=_COLOURS[2] if is_step else "#999999",
+                alpha=1.0 if is_step or lprob is None else max(0.15, math.exp(lprob)),
+                linewidth=2.5 if is_step else 1.0,
+                label="path" if is_step else "link",
+            )
+        )
+    for on, colour, label in ((True, _COLOURS[2], "vertex of the path"), (False, "#999999", "other vertex")):
+        places = [at for vertex, at in place.items() if (vertex in path) == on]
+        if places:
+            across, up = zip(*places, strict=True)
+            axes.scatter(across, up, s=14, color=colour, label=label, zorder=3)
+    for vertex, word in zip(graph["path"][1:], graph["emitted"], strict=True):
+        axes.annotate(
+            word.replace("$", r"\$"),
+            place[vertex],
+            (0, 7),
+            textcoords="offset points",
+            rotation=40,
+            rotation_mode="anchor",
+            fontsize="small",
+        )
+    axes.set_ylim(-0.5, 1.9)
+    axes.set_yticks([])
+    axes.set_ylabel(f"graph of {graph['size']} vertices")
+    shown = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))  # each label once
+    axes.legend(
+        shown.values(), shown, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small"
+    )
