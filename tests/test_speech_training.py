@@ -304,6 +304,27 @@ def test_an_empty_line_is_sound_in_which_nobody_speaks(task: Any, tmp_path: Path
     assert len(second.target) > 1
 
 
+def test_a_sound_is_read_once_whatever_is_asked_of_it(tmp_path: Path) -> None:
+    """Of two lines with other words in front the frames are one reading's, and the words each line's own."""
+    require_fairseq()
+    pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
+    from nartk.tasks.speech import SpeechTask, SpeechTaskConfig
+
+    write_translations(tmp_path, 2)
+    sound = (tmp_path / "train.lst").read_text().split("\t")[0]
+    (tmp_path / "train.lst").write_text(f"{sound}\t<a> <asr>\n{sound}\t<b> <st>\n")
+    made = SpeechTask(SpeechTaskConfig(data=str(tmp_path), time_masks=0, bin_masks=0, seed=1))
+    made.load_dataset("train")
+    read, count = made.processor.read, []
+    made.processor.read = lambda *args, **options: (count.append(args), read(*args, **options))[1]
+    first, second, again = (made.dataset("train")[i]["source"] for i in (0, 1, 0))
+    assert len(count) == 1
+    words = made.output.vocab.ids
+    assert (first.words, second.words) == (tuple(words(["<a>", "<asr>"])), tuple(words(["<b>", "<st>"])))
+    assert again.words == first.words
+    assert (first.frames == second.frames).all()
+
+
 def test_what_is_missing_is_named(task: Any, tmp_path: Path) -> None:
     from nartk.tasks.speech import SpeechTask, SpeechTaskConfig
 

@@ -100,7 +100,7 @@ class Speech(FairseqDataset):
         names = [item.name for item in fields(SpecAugment)]
         self.augment = SpecAugment(**{name: getattr(options, name) for name in names})
         self.speeds = _speeds(options.speeds) if trains else (1.0,)
-        self._cached: dict[int, FeatureSource] = {}
+        self._cached: dict[str, FeatureSource] = {}  # by the path of the sound
 
     def __len__(self) -> int:
         return len(self.items)
@@ -125,11 +125,15 @@ class Speech(FairseqDataset):
             samples = read_sound(line, rate=processor.settings.sample_rate)
             changed: FeatureSource = processor.of_samples(change_speed(samples, speed), name=line)
             return changed
-        source = self._cached.get(index)
+        sound = line.split("\t", 1)[0]  # several lines may ask several things of it
+        source = self._cached.get(sound)
         if source is None:
             source = processor.read(line, longest=_EVERYTHING)
             if not self.options.uncached:
-                self._cached[index] = source
+                self._cached[sound] = source
+        else:
+            words, prompt = processor.beside(line)
+            source = replace(source, words=words, prompt=prompt)
         return source if speed == 1.0 else replace(source, frames=change_tempo(source.frames, speed))
 
     def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
