@@ -105,6 +105,13 @@ def layer_of(part: parts.Part, config: Config) -> Any:
             return DistancesModule(part, config.d_model**-0.5)
         case parts.HeadVectors():
             return nn.Parameter(nn.init.xavier_uniform_(torch.empty(part.heads, part.features)))
+        case parts.Factor():
+            return nn.Parameter(torch.ones(1))
+        case parts.Constants():
+            constants = nn.Module()
+            for name, size in part.sizes.items():
+                constants.register_buffer(name, torch.zeros(size))
+            return constants
     raise TypeError(f"no module computes a {type(part).__name__}")
 
 

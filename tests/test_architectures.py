@@ -59,6 +59,13 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         speech = {"conv_kernel": 3, "merge_kernel": 5, "cgmlp_features": 2 * rng.randint(0, 5)}
         values |= {**speech, "subsampling_channels": rng.randint(0, 4), "input_features": rng.randint(15, 20)}
         values["max_source_len"] = rng.randint(15, 20)  # frames, of which subsampling leaves some
+    if "acoustic_heads" in known:
+        values |= {"acoustic_features": 2 * rng.choice((0, 3, 5)), "acoustic_heads": rng.choice((1, 2))}
+        for name in ("acoustic_encoder_layers", "acoustic_decoder_layers"):
+            values[name] = rng.randint(0, 2)
+        values |= {name: rng.choice((1, 3, 5)) for name in known if name.endswith("_kernel")}
+        values |= {name: rng.randint(2, 9) for name in ("acoustic_ffn", "mel_features", "variance_bins")}
+        values |= {"predictor_features": rng.randint(1, 9), "max_mel_len": rng.randint(1, 9)}
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values
@@ -145,5 +152,6 @@ def test_what_trains_an_architecture_is_declared() -> None:
         **dict.fromkeys(
             ("conformer", "owsm_ctc", "paraformer", "speech_dag", "speech_ctc"), ("nartk_speech",)
         ),
+        "fastspeech2": ("nartk_tts",),
         "whisper": (),
     }

@@ -1,7 +1,7 @@
-"""The decoders that architectures combine with encoders: causal, canvas, blocks, frames, graph and fires.
+"""The decoders of architectures: causal, canvas, blocks, frames, graph, fires, and an acoustic one.
 
-All have a Transformer's layers over what the encoder gives, whatever it was encoded from. Each says what the
-engine reads of it, which protocols it speaks and what implements them.
+All but the last have a Transformer's layers over what the encoder gives, whatever it was encoded from. Each
+says what the engine reads of it, which protocols it speaks and what implements them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,19 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nartk.architectures.parts import Convolution, Depthwise, Group, Linear, OutputWords, Part, Positions
+from nartk.architectures.parts import (
+    Constants,
+    Convolution,
+    Depthwise,
+    Factor,
+    Group,
+    Linear,
+    Norm,
+    Numbered,
+    OutputWords,
+    Part,
+    Positions,
+)
 from nartk.architectures.settings import POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
 from nartk.errors import UsageError
 from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
@@ -315,3 +327,85 @@ class FireDecoder(Decoder):
 
     def engine_settings(self) -> dict[str, Any]:
         return {**super().engine_settings(), "copied": "fires"}
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class AcousticDecoder(Config):
+    """Computes a mel spectrogram of a vector a phoneme, whatever gives the vectors (FastSpeech 2).
+
+    Ren et al. 2021, https://arxiv.org/abs/2006.04558, in fairseq's form. Two stacks of layers with a
+    convolutional feed-forward network and norms behind each sublayer; between them the predictors of
+    durations, pitch and energy, and the length regulator.
+
+    Raises:
+        UsageError: Same as Config; and a convolution sees an even number of positions, or a size is 0.
+    """
+
+    mel_features: int = setting(80, "bins of a frame of the mel spectrogram")
+    acoustic_features: int = setting(0, "features of a phoneme in the acoustic part; 0: d_model")
+    acoustic_encoder_layers: int = setting(4, "layers over phonemes")
+    acoustic_decoder_layers: int = setting(4, "layers over frames")
+    acoustic_heads: int = setting(4, "attention heads of these layers")
+    acoustic_ffn: int = setting(1024, "inner features of their convolutional feed-forward networks")
+    acoustic_kernel: int = setting(9, "positions that the first convolution of such a network sees, odd")
+    acoustic_second_kernel: int = setting(
+        9, "positions that its second convolution sees, odd; the paper has 1, fairseq as many as the first"
+    )
+    predictor_features: int = setting(256, "inner features of the predictors of duration, pitch and energy")
+    predictor_kernel: int = setting(3, "phonemes that a convolution of a predictor sees, odd")
+    predictor_dropout: float = setting(0.5, "behind each convolution of a predictor")
+    variance_bins: int = setting(256, "values of pitch, and of energy, that have an embedding")
+    max_mel_len: int = setting(4096, "longest output, frames")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("acoustic_kernel", "acoustic_second_kernel", "predictor_kernel"):
+            if getattr(self, name) % 2 == 0:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, which is not odd")
+        least = {
+            "variance_bins": 2,
+            **dict.fromkeys(("mel_features", "predictor_features", "max_mel_len"), 1),
+        }
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, below {bound}")
+
+    def _fft_layer_part(self) -> Group:
+        d, inner, norm = self.side_features("acoustic"), self.acoustic_ffn, self.norm_part("acoustic")
+        first, second = self.acoustic_kernel, self.acoustic_second_kernel
+        up = Convolution(inner, d, kernel=(first,), padding=first // 2)
+        down = Convolution(d, inner, kernel=(second,), padding=second // 2)
+        ffn = Group({"up": up, "down": down}, {"activation": "relu"})
+        attends = {"self_attention": self.attention_part("acoustic"), "self_norm": norm}
+        return Group({**attends, "ffn": ffn, "ffn_norm": norm}, {"norm_first": False})
+
+    def _predictor_part(self) -> Group:
+        inner, kernel = self.predictor_features, self.predictor_kernel
+        convs = [
+            Convolution(inner, features, kernel=(kernel,), padding=kernel // 2)
+            for features in (self.side_features("acoustic"), inner)
+        ]
+        norms = [Norm(inner, self.norm_eps)] * len(convs)
+        return Group({"conv": Numbered(convs), "norm": Numbered(norms), "out": Linear(1, inner, exact=True)})
+
+    def parts(self) -> dict[str, Part]:
+        d, bins = self.side_features("acoustic"), self.variance_bins
+        embedding = Positions("learned", bins, d)
+        adaptor = {
+            **dict.fromkeys(("duration", "pitch", "energy"), self._predictor_part()),
+            **dict.fromkeys(("pitch_embedding", "energy_embedding"), embedding),
+        }
+        statistics = {
+            **dict.fromkeys(("mel_mean", "mel_deviation"), (self.mel_features,)),
+            **dict.fromkeys(("pitch_bounds", "energy_bounds"), (bins - 1,)),
+        }
+        acoustic: dict[str, Part] = {
+            "encoder_positions": Factor(),
+            "encoder": Numbered([self._fft_layer_part()] * self.acoustic_encoder_layers),
+            "variance": Group(adaptor),
+            "decoder_positions": Factor(),
+            "decoder": Numbered([self._fft_layer_part()] * self.acoustic_decoder_layers),
+            "out": Linear(self.mel_features, d),
+            "statistics": Constants(statistics),
+        }
+        return {"acoustic": Group(acoustic, {"features": d, "most": self.max_mel_len}), **super().parts()}

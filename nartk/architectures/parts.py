@@ -365,6 +365,30 @@ class HeadVectors(Part):
         return fill(reader.array(name))  # [H,f] -> [H,F]
 
 
+@dataclass(repr=False, eq=False)
+class Factor(Part):
+    """A learned number [1], which has no further name."""
+
+    def shapes(self) -> dict[str, Shape]:
+        return {"": (1,)}
+
+    def read(self, name: str, reader: WeightReader) -> FloatArray:
+        return reader.array(name)
+
+
+@dataclass(repr=False, eq=False)
+class Constants(Part):
+    """Numbers by name that training leaves as they are, such as the means of a corpus."""
+
+    sizes: Mapping[str, Shape]
+
+    def shapes(self) -> dict[str, Shape]:
+        return dict(self.sizes)
+
+    def read(self, name: str, reader: WeightReader) -> dict[str, FloatArray]:
+        return {own: reader.array(f"{name}.{own}") for own in self.sizes}
+
+
 def filled(features: int, multiple: int = LANES) -> int:
     """Rounds a number of features up to a multiple."""
     return features + -features % multiple

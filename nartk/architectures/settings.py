@@ -107,7 +107,7 @@ class Config:
                 raise UsageError(f"`{item.name}` is {value}, more than {bound}")
             if item.name in ("d_model", "max_source_len", "max_target_len") and value < 1:
                 raise UsageError(f"`{item.name}` is {value}, below 1")
-            if item.name in ("encoder_heads", "decoder_heads"):
+            if item.name in ("encoder_heads", "decoder_heads", "acoustic_heads"):
                 self._check_heads(item.name, value)
         if self.relative_buckets < 4:
             raise UsageError(f"`relative_buckets` is {self.relative_buckets}, below 4")
@@ -169,12 +169,12 @@ class Config:
         return found
 
     def side_features(self, side: str) -> int:
-        """Features of a token of the side, ``encoder`` or ``decoder``."""
+        """Features of a token of the side, ``encoder``, ``decoder`` or ``acoustic``."""
         own: int = getattr(self, f"{side}_features", 0)
         return own if own else self.d_model
 
     def attention_features(self, side: str) -> int:
-        """Features of an attention head of the side, ``encoder`` or ``decoder``."""
+        """Features of an attention head of the side, ``encoder``, ``decoder`` or ``acoustic``."""
         heads: int = getattr(self, f"{side}_heads")
         return self.head_features if self.head_features else self.side_features(side) // heads
 
@@ -189,11 +189,11 @@ class Config:
         return 1
 
     def norm_part(self, side: str = "encoder") -> Norm:
-        """A norm of a layer of the side, ``encoder`` or ``decoder``."""
+        """A norm of a layer of the side, ``encoder``, ``decoder`` or ``acoustic``."""
         return Norm(self.side_features(side), self.norm_eps, self.norm == "layer")
 
     def attention_part(self, side: str, *, over_source: bool = False) -> Group:
-        """Attention of the side, ``encoder`` or ``decoder``, to itself or to what an encoder gives."""
+        """Attention of the side, as of `norm_part`, to itself or to what an encoder gives."""
         heads, features = getattr(self, f"{side}_heads"), self.attention_features(side)
         scale = features**-0.5 if self.scale_attention else 1.0
         d, source = self.side_features(side), self.d_model if over_source else 0
