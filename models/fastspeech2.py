@@ -27,12 +27,12 @@ from nartk.architectures.parts import Group
 from nartk.architectures.positions import sinusoids
 from nartk.architectures.settings import Config
 from nartk.errors import PassError
-from nartk.models.layers import Attention, init_linears, pad_lists
-from nartk.models.losses import Losses, Training
+from nartk.models.layers import Attention, Embedding, init_linears, pad_lists
+from nartk.models.losses import Losses, TtsTraining
 from nartk.models.nar import wide
 from nartk.models.parts import AnyNorm, PartModule
 from nartk.models.training import Dropout
-from nartk.models.transformer import Encoded, Network, SourceEncoder, align_left
+from nartk.models.transformer import Encoded, Network, SourceEncoder, align_left, name_weights
 from nartk.protocols.contexts import check_sources
 from nartk.protocols.passes import Source, texts_of
 
@@ -203,7 +203,7 @@ class Acoustic(PartModule):
         positions = max(self.most, config.max_source_len, config.max_target_len + 1)
         table = torch.from_numpy(sinusoids(positions, part.settings["features"]).copy())
         self.register_buffer("table", table, persistent=False)
-        nn.init.ones_(self.statistics.get_buffer("mel_deviation"))
+        nn.init.ones_(self._mel_statistics()[1])
         init_linears(self)
         for module in self.modules():
             if isinstance(module, nn.Conv1d):
@@ -239,15 +239,33 @@ class Acoustic(PartModule):
         if longest > self.most:
             raise PassError(f"an output of {longest} frames, more than `max_mel_len` {self.most}")
 
+    def _mel_statistics(self) -> tuple[Tensor, Tensor]:
+        return self.statistics.get_buffer("mel_mean"), self.statistics.get_buffer("mel_deviation")
+
+    def keep_statistics(
+        self, mean: Tensor, deviation: Tensor, pitch: tuple[float, float], energy: tuple[float, float]
+    ) -> None:
+        """Keeps the statistics of a corpus, with which training begins.
+
+        Args:
+            mean, deviation: [F] of its frames.
+            pitch, energy: Lowest and highest value, between which the bounds of the bins are.
+        """
+        for found, value in zip(self._mel_statistics(), (mean, deviation), strict=True):
+            found.copy_(value)
+        for name, ends in (("pitch_bounds", pitch), ("energy_bounds", energy)):
+            bounds = self.statistics.get_buffer(name)
+            bounds.copy_(torch.linspace(*ends, len(bounds)))
+
     def normalise(self, mel: Tensor) -> Tensor:
         """Frames [...,F] less the corpus's mean, by its deviation."""
-        mean, deviation = (self.statistics.get_buffer(f"mel_{name}") for name in ("mean", "deviation"))
+        mean, deviation = self._mel_statistics()
         return (mel - mean) / deviation
 
     def mel(self, x: Tensor, kept: Tensor) -> list[Tensor]:
         """Log-mel frames [T,F] of each row of phonemes x [B,N,D], by the predicted prosody."""
         found = self(x, kept)
-        mean, deviation = (self.statistics.get_buffer(f"mel_{name}") for name in ("mean", "deviation"))
+        mean, deviation = self._mel_statistics()
         frames = wide(found.mel) * deviation + mean
         return [row[:count] for row, count in zip(frames, found.frames.tolist(), strict=True)]
 
@@ -279,7 +297,7 @@ class PhonemeEmbedding(SourceEncoder):
 
     inputs: ClassVar[tuple[str, ...]] = ("src_tokens",)
 
-    words: nn.Embedding
+    embedding: Embedding
     ctc: nn.Linear | None
 
     def __init__(self, part: Group, config: FastSpeech2Config) -> None:
@@ -289,14 +307,15 @@ class PhonemeEmbedding(SourceEncoder):
     def forward(self, src_tokens: Tensor) -> Encoded:
         """Embeds src_tokens [B,N] with eos, padded on either side."""
         tokens = align_left(src_tokens, self.pad)
-        return Encoded(self.words(tokens), tokens.ne(self.pad), tokens)
+        return Encoded(self.embedding.vectors(tokens), tokens.ne(self.pad), tokens)
 
     def read(self, sources: Sequence[Source]) -> Encoded:
         """Embeds texts."""
         texts = texts_of(sources)
-        check_sources(texts, longest=self.longest, words=self.words.num_embeddings)
-        tokens, kept = pad_lists(texts, self.words.weight.device)
-        return Encoded(self.words(tokens), kept, tokens)
+        words = self.embedding.words
+        check_sources(texts, longest=self.longest, words=words.num_embeddings)
+        tokens, kept = pad_lists(texts, words.weight.device)
+        return Encoded(self.embedding.vectors(tokens), kept, tokens)
 
 
 class FastSpeech2(Network):
@@ -308,13 +327,14 @@ class FastSpeech2(Network):
         super().__init__(config)
         self.encoder = PhonemeEmbedding(config.tree["encoder"], config)
         self.acoustic = Acoustic(config.tree["acoustic"], config)
+        name_weights(self)
 
     def losses(
         self,
         source: Encoded,
         target: Tensor,
         *,
-        training: Training,
+        training: TtsTraining,
         update: int,
         speech: SpeechTargets,
     ) -> Losses:

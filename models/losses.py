@@ -103,6 +103,11 @@ class Training:
 
 
 @dataclass(frozen=True)
+class TtsTraining:
+    """Settings of `--criterion nartk_tts`, which has none: each of its losses has weight 1."""
+
+
+@dataclass(frozen=True)
 class Losses:
     """The loss of a batch.
 

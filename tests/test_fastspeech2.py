@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
+import random
+import shutil
+import sys
 import warnings
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import fairseq_host
+from support.commands import run
 from support.transformers_small import stir
 from torch import Tensor
 
+from nartk.adapters.fairseq.checkpoint import read_checkpoint
+from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
 from nartk.architectures.fastspeech2 import FastSpeech2Config
-from nartk.errors import PassError, UsageError
+from nartk.data.audio.targets import SpeechCorpus, Utterance
+from nartk.errors import InputFileError, LengthMismatchError, PassError, UsageError
 from nartk.models.fastspeech2 import LOSSES, FastSpeech2, SpeechTargets, bins, durations_of, regulate
-from nartk.models.losses import Training
+from nartk.models.losses import TtsTraining
 
 WORDS, PAD, EOS = 12, 1, 2
 CLOSE = 1e-5
@@ -96,7 +107,7 @@ def theirs(network: FastSpeech2) -> Any:
     for name, weight in network.state_dict().items():
         name = name.removeprefix("acoustic.")
         for ours, other in (
-            ("encoder.words", "embed_tokens"),
+            ("encoder_embedding.words", "embed_tokens"),
             ("encoder_positions", "pos_emb_alpha"),
             ("decoder_positions", "dec_pos_emb_alpha"),
             ("encoder.", "encoder_fft_layers."),
@@ -198,7 +209,7 @@ def test_it_is_fairseqs_network(seed: int, trains: bool) -> None:
     ours.backward()
     total.backward()
     pairs = [
-        (network.encoder.words, oracle.embed_tokens),
+        (network.encoder.embedding.words, oracle.embed_tokens),
         (network.acoustic.variance.pitch_embedding, oracle.var_adaptor.embed_pitch),
         (network.acoustic.encoder[0].ffn.up, oracle.encoder_fft_layers[0].ffn.ffn[0]),
         (network.acoustic.variance.energy.conv[0], oracle.var_adaptor.energy_predictor.conv1[0]),
@@ -233,7 +244,7 @@ def test_losses_are_fairseqs() -> None:
     }
     # Durations are fp32 there.
     wanted, _, logged = FastSpeech2Loss(fairseq_host.task(WORDS), 0.0)(oracle, sample)
-    losses = network.losses(network.encode(tokens), tokens, training=Training(), update=0, speech=targets)
+    losses = network.losses(network.encode(tokens), tokens, training=TtsTraining(), update=0, speech=targets)
     assert int(losses.tokens) == 18
     assert float(losses.total) / 18 == pytest.approx(float(wanted), abs=CLOSE)
     names = ("l1_loss", "dur_loss", "pitch_loss", "energy_loss")
@@ -340,3 +351,174 @@ def test_it_has_the_published_size() -> None:
     with torch.device("meta"):
         network = FastSpeech2(config)
     assert 41.0e6 < sum(weight.numel() for weight in network.parameters()) < 41.5e6
+
+
+# Training
+
+
+def utterances(seed: int, lines: list[list[str]]) -> list[Utterance]:
+    """Speech in which a phoneme has its own duration, pitch, energy and frame."""
+    rng, made = np.random.default_rng(seed), []
+    for line in lines:
+        numbers = np.array([SYMBOLS.index(word) for word in line])
+        durations = (1 + numbers % 3).astype(np.int32)
+        frames = np.eye(len(SYMBOLS), dtype=np.float32)[np.repeat(numbers, durations)] * 4.0 - 7.0
+        pitch, energy = (4.5 + 0.03 * numbers).astype(np.float32), (1.0 + 0.02 * numbers).astype(np.float32)
+        noise = rng.normal(scale=0.01, size=frames.shape).astype(np.float32)
+        made.append(Utterance(frames + noise, durations, pitch, energy))
+    return made
+
+
+SYMBOLS = ["AA", "K", "S"]
+
+
+def write_phonemes(folder: Path, count: int) -> None:
+    """Writes a folder as `--task nartk_tts` reads it."""
+    rng = random.Random(1)
+    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in SYMBOLS))
+    for split, size in (("train", count), ("valid", 4)):
+        lines = [rng.choices(SYMBOLS, k=rng.randint(2, 6)) for _ in range(size)]
+        (folder / f"{split}.txt").write_text("".join(" ".join(line) + "\n" for line in lines))
+        SpeechCorpus.of(utterances(2, lines)).write(folder / f"{split}.speech.npz")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("phonemes")
+    write_phonemes(folder, 60)
+    return folder
+
+
+def test_it_learns_to_speak(data: Path, tmp_path: Path) -> None:
+    """120 updates by `nartk-train`; the checkpoint speaks, with the statistics of its corpus."""
+    pytest.importorskip("omegaconf", reason="fairseq is not installed: pip install 'nartk[train]'")
+    log = tmp_path / "train.log"
+    command = (
+        f"{data} --task nartk_tts --criterion nartk_tts --arch nartk_fastspeech2_tiny --d-model 32"
+        " --acoustic-encoder-layers 1 --acoustic-decoder-layers 1 --acoustic-ffn 48 --predictor-features 32"
+        " --mel-features 3 --variance-bins 6 --dropout 0 --predictor-dropout 0 --optimizer nartk_adamw"
+        " --lr-scheduler polynomial_decay --total-num-update 120 --max-update 120 --max-tokens 300 --lr 0.006"
+        " --most-padding 0.5 --no-epoch-checkpoints --validate-interval 1000 --seed 3 --num-workers 0 --cpu"
+        f" --save-interval 1000 --log-format json --log-interval 5 --save-dir {tmp_path} --log-file {log}"
+    ).split()
+    run([sys.executable, "-c", f"from nartk.cli.train import main\nassert main({command!r}) == 0"])
+    logged = [json.loads(line) for line in log.read_text().splitlines() if line[:2] == '{"']
+    logged = [{key: float(value) for key, value in each.items()} for each in logged if "mel" in each]
+    assert all(logged[-1][name] < 0.7 * logged[0][name] for name in ("loss", *LOSSES))
+    last = logged[-1]
+    assert last["loss"] == pytest.approx(sum(last[name] for name in LOSSES), abs=1e-3)
+
+    network = to_network(read_checkpoint(tmp_path / "checkpoint_last.pt")).eval()
+    source = network.encode(torch.tensor([[5, 4, 6, EOS]]))
+    with torch.no_grad():
+        (mel,) = network.acoustic.mel(source.memory, source.kept)
+    assert len(mel) >= 3
+    assert -8.0 < float(mel.min()) < -6.0 < -5.0 < float(mel.max()) < -2.0  # as frames of the corpus are
+    statistics = network.acoustic.statistics
+    bounds = statistics.get_buffer("pitch_bounds")
+    assert (float(bounds[0]), float(bounds[-1])) == (0.0, pytest.approx(4.5 + 0.03 * 2))
+    corpus = SpeechCorpus.read(data / "train.speech.npz").statistics
+    torch.testing.assert_close(statistics.get_buffer("mel_mean"), torch.from_numpy(corpus.mean))
+
+
+def test_speech_is_read_as_it_is_written(tmp_path: Path) -> None:
+    lines = [["AA", "S"], ["S"], ["K", "S", "AA"]]
+    made = utterances(3, lines)
+    SpeechCorpus.of(made).write(tmp_path / "a.npz")
+    found = SpeechCorpus.read(tmp_path / "a.npz")
+    assert found.phonemes.tolist() == [2, 1, 3]
+    assert found.frames.tolist() == [len(each.mel) for each in made]
+    for one, other in zip(found, made, strict=True):
+        for name in ("mel", "durations", "pitch", "energy"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+    frames = np.concatenate([each.mel for each in made]).astype(np.float64)
+    statistics = found.statistics
+    np.testing.assert_allclose(statistics.mean, frames.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(statistics.deviation, frames.std(0), rtol=1e-5)
+    assert statistics.energy == (0.0, pytest.approx(1.04))
+
+
+def arrays() -> dict[str, Any]:
+    """The arrays of a file of two utterances."""
+    return {
+        "phonemes": np.array([2, 1]),
+        "durations": np.array([1, 2, 3]),
+        "mel": np.zeros((6, 4), np.float32),
+        "pitch": np.zeros(3, np.float32),
+        "energy": np.zeros(3, np.float32),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pitch": None}, "it has no 'pitch'"),
+        ({"mel": np.zeros(6, np.float32)}, r"'mel' is float32 \[6\], not numbers \[frames, bins\]"),
+        ({"durations": np.array([1.0, 2, 3])}, r"'durations' is float64 \[3\], not whole numbers \[N\]"),
+        ({"durations": np.array([-1, 4, 3])}, "'durations' has a number below 0"),
+        ({"phonemes": np.array([3, 0])}, "'phonemes' has a number below 1"),
+        ({"phonemes": np.array([], int)}, "it has no utterances"),
+        ({"energy": np.array([0, np.nan, 0])}, "'energy' has an infinite number or NaN"),
+        ({"pitch": np.zeros(2)}, "'pitch' has 2 phonemes, 'phonemes' 3 together"),
+        ({"mel": np.zeros((5, 4))}, "'mel' has 5 frames, 'durations' 6 together"),
+        ({"durations": np.array([3, 3, 0])}, "utterance 1 has no frames"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    found = {name: value for name, value in {**arrays(), **changes}.items() if value is not None}
+    np.savez(tmp_path / "a.npz", **found)
+    with pytest.raises(InputFileError, match=message) as raised:
+        SpeechCorpus.read(tmp_path / "a.npz")
+    assert raised.value.where == str(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"no arrays", pickle.dumps([1])])
+def test_what_is_no_file_of_arrays_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(InputFileError, match="cannot be read as arrays"):
+        SpeechCorpus.read(tmp_path / "a.npz")
+
+
+def test_what_does_not_fit_is_named(data: Path, tmp_path: Path) -> None:
+    fairseq_host.require_fairseq()
+    from nartk.tasks.tts import TtsTask, TtsTaskConfig
+
+    def load() -> Any:
+        made = TtsTask(TtsTaskConfig(data=str(tmp_path)))
+        made.load_dataset("train")
+        return made
+
+    for path in data.iterdir():
+        shutil.copy(path, tmp_path)
+    task = load()
+    batch = task.datasets["train"].collater([task.datasets["train"][i] for i in range(3)])
+    assert batch["net_input"]["durations"].sum() <= batch["net_input"]["mel"].shape[:2].numel()
+    assert batch["net_input"]["durations"].shape == batch["target"].shape
+    for i in range(3):
+        assert batch["net_input"]["pitch"][i, int(batch["target"][i].ne(PAD).sum()) - 1] == 0.0
+
+    for flags, message in (
+        (["--mel-features", "6"], "--mel-features is 6, frames of train.speech.npz have 3"),
+        (["--mel-features", "3", "--max-mel-len", "3"], r"--max-mel-len is 3, an utterance .* frames"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            fairseq_host.build("fastspeech2", *flags, trained=task)
+    with pytest.raises(UsageError, match="trains on speech, which the task does not read"):
+        fairseq_host.build("fastspeech2")
+
+    lines = (tmp_path / "train.txt").read_text().splitlines()
+    (tmp_path / "train.txt").write_text("\n".join([*lines[:-1], "AA Q"]) + "\n")
+    with pytest.raises(InputFileError, match=r"train\.txt:60: 'Q' is not in dict\.txt"):
+        load()
+    (tmp_path / "train.txt").write_text("\n".join([lines[0] + " AA", *lines[1:]]) + "\n")
+    with pytest.raises(LengthMismatchError, match=r"\d phonemes of utterance 0, line 1 of train.txt \d"):
+        load()
+    (tmp_path / "train.txt").write_text("\n".join(lines[1:]) + "\n")
+    with pytest.raises(LengthMismatchError, match=r"train\.speech\.npz has 60 utterances, train\.txt 59"):
+        load()
+    (tmp_path / "train.speech.npz").unlink()
+    with pytest.raises(InputFileError, match=r"no train\.speech\.npz"):
+        load()
+    (tmp_path / "dict.txt").unlink()
+    with pytest.raises(InputFileError, match=r"no dict\.txt"):
+        load()

@@ -39,5 +39,5 @@ class FastSpeech2Config(AcousticDecoder):
     dropout: float = setting(0.2, "on embeddings and behind each feed-forward network")
 
     def parts(self) -> dict[str, Part]:
-        words = Words(self.src_vocab, self.side_features("acoustic"))
-        return {"encoder": Group({"words": words}), **super().parts()}
+        words = Group({"words": Words(self.src_vocab, self.side_features("acoustic"))}, {"scale": 1.0})
+        return {"encoder": Group({"embedding": words}, joint="_"), **super().parts()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, make_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from fairseq import metrics
@@ -19,18 +19,18 @@ from fairseq.models import register_model
 from torch import Tensor
 
 from nartk.architectures import architectures
-from nartk.models.losses import Training
+from nartk.models.losses import Training, TtsTraining
 from nartk.models.transformer import Encoded
 from nartk.tasks.core_model import CoreModel, Drafted, register_presets
 
 NAR_CRITERION = "nartk_nar"
 
 
-def criterion_config(name: str) -> type:
-    """fairseq's configuration of the criterion of that name."""
+def criterion_config(name: str, settings: type[Training | TtsTraining] = Training) -> type:
+    """fairseq's configuration of the criterion of that name, whose options are the settings."""
     options = [
         (item.name, type(item.default), field(default=item.default, metadata={"help": item.metadata["help"]}))
-        for item in fields(Training)
+        for item in fields(settings)
         if item.init
     ]
     return make_dataclass(f"{name}_config", options, bases=(FairseqDataclass,))
@@ -104,14 +104,16 @@ for _name, _each in architectures().items():
 class LossCriterion(FairseqCriterion):
     """Asks the core network for its loss, summed over the target's tokens."""
 
+    settings: ClassVar[type[Training | TtsTraining]] = Training
+
     def __init__(self, task: Any, training: Any) -> None:
         super().__init__(task)
         self.training_options = training
 
     @classmethod
     def build_criterion(cls, cfg: Any, task: Any) -> LossCriterion:
-        options = (item.name for item in fields(Training) if item.init)
-        return cls(task, Training(**{name: getattr(cfg, name) for name in options}))
+        options = (item.name for item in fields(cls.settings) if item.init)
+        return cls(task, cls.settings(**{name: getattr(cfg, name) for name in options}))
 
     def forward(
         self, model: Any, sample: dict[str, Any], reduce: bool = True

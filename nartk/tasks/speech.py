@@ -77,15 +77,50 @@ class SpeechTaskConfig(FairseqDataclass):
 
 @dataclass
 class Item:
-    """A source and what is said in it."""
+    """A source and what is said in it.
 
+    Attributes:
+        number: Its number in the list of sources, from 0.
+    """
+
+    number: int
     line: str
     frames: int
     target: Tensor
     transcript: Tensor
 
 
-class Speech(FairseqDataset):
+class AlikeBatches(FairseqDataset):
+    """Batches of items that are alike in frames and in tokens.
+
+    Subclasses know `num_tokens`, the frames of an item, and `size`, of which the second is its tokens.
+    """
+
+    most_padding: float  # share of frames, and of tokens
+
+    def batch_by_size(
+        self,
+        indices: Any,
+        max_tokens: Optional[int] = None,  # noqa: UP045
+        max_sentences: Optional[int] = None,  # noqa: UP045
+        required_batch_size_multiple: int = 1,
+    ) -> list[list[int]]:
+        """Batches of at most `max_tokens` frames, and `max_sentences` items."""
+        chosen = [int(index) for index in indices]
+        frames = [self.num_tokens(index) for index in chosen]
+        tokens = [self.size(index)[1] for index in chosen]
+        batches = make_batches(
+            frames,
+            tokens,
+            max_frames=_EVERYTHING if max_tokens is None else max_tokens,
+            max_sentences=max_sentences,
+            most_padding=self.most_padding,
+        )
+        logger.info("%d batches, %s", len(batches), padding(batches, frames, tokens))
+        return [[chosen[at] for at in batch] for batch in batches]
+
+
+class Speech(AlikeBatches):
     """Sources and their targets.
 
     Args:
@@ -96,7 +131,7 @@ class Speech(FairseqDataset):
         self, items: list[Item], processor: Any, vocab: Vocab, options: Any, *, trains: bool
     ) -> None:
         self.items, self.processor, self.vocab, self.options = items, processor, vocab, options
-        self.trains, self.epoch = trains, 1
+        self.trains, self.epoch, self.most_padding = trains, 1, options.most_padding
         names = [item.name for item in fields(SpecAugment)]
         self.augment = SpecAugment(**{name: getattr(options, name) for name in names})
         self.speeds = _speeds(options.speeds) if trains else (1.0,)
@@ -169,26 +204,6 @@ class Speech(FairseqDataset):
 
     def num_tokens(self, index: int) -> int:
         return self.items[index].frames
-
-    def batch_by_size(
-        self,
-        indices: Any,
-        max_tokens: Optional[int] = None,  # noqa: UP045
-        max_sentences: Optional[int] = None,  # noqa: UP045
-        required_batch_size_multiple: int = 1,
-    ) -> list[list[int]]:
-        """Batches of at most `max_tokens` frames, and `max_sentences` sources."""
-        chosen = [int(index) for index in indices]
-        frames, tokens = ([self.size(index)[side] for index in chosen] for side in (0, 1))
-        batches = make_batches(
-            frames,
-            tokens,
-            max_frames=_EVERYTHING if max_tokens is None else max_tokens,
-            max_sentences=max_sentences,
-            most_padding=self.options.most_padding,
-        )
-        logger.info("%d batches, %s", len(batches), padding(batches, frames, tokens))
-        return [[chosen[at] for at in batch] for batch in batches]
 
 
 def frames_of(line: str, settings: FeatureSettings) -> int:
@@ -268,8 +283,10 @@ class SpeechTask(FairseqTask):
         trains = split == "train"
         settings, padding = self.processor.settings, 2 * self.processor.padding
         items = [
-            Item(record.text, frames_of(record.text, settings) + padding, target, transcript)
-            for record, target, transcript in zip(records, targets, transcripts, strict=True)
+            Item(number, record.text, frames_of(record.text, settings) + padding, target, transcript)
+            for number, (record, target, transcript) in enumerate(
+                zip(records, targets, transcripts, strict=True)
+            )
         ]
         kept = [item for item in items if item.frames >= self.processor.shortest]
         if len(kept) < len(items):

@@ -122,16 +122,20 @@ def padded_batch(words: int, *, left: bool) -> tuple[Tensor, Tensor]:
     return source, target
 
 
-def build(kind: str, *flags: str, words: int = 21) -> Any:
-    """A model built as `fairseq-train` does it: the command line, then the architecture."""
+def build(architecture: str, *flags: str, words: int = 21, trained: Any = None) -> Any:
+    """A model built as `fairseq-train` does it: the command line, then the architecture.
+
+    Args:
+        trained: Task that it trains on; None: one of so many words.
+    """
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
-    arch = f"nartk_{kind}_tiny"
+    arch = f"nartk_{architecture}_tiny"
     parser = argparse.ArgumentParser()
     ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
     args = parser.parse_args(flags)
     ARCH_CONFIG_REGISTRY[arch](args)
-    return ARCH_MODEL_REGISTRY[arch].build_model(args, task(words))
+    return ARCH_MODEL_REGISTRY[arch].build_model(args, task(words) if trained is None else trained)
 
 
 class Payload:

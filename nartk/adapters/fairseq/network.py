@@ -100,9 +100,9 @@ def _from_core(checkpoint: FairseqCheckpoint, config: type[C]) -> tuple[C, dict[
     known = {item.name for item in fields(config)}
     settings = {key: value for key, value in checkpoint.settings.items() if key in known}
     names = config().weight_shapes()
-    reads_words, has_decoder = SOURCE_WORDS in names, TARGET_WORDS[1] in names
-    settings["src_vocab"] = _require(tensors, SOURCE_WORDS).shape[0] if reads_words else 0
-    words = TARGET_WORDS[1] if has_decoder else "ctc.weight"
+    settings["src_vocab"] = _require(tensors, SOURCE_WORDS).shape[0] if SOURCE_WORDS in names else 0
+    # Without an output of words there are the source's alone.
+    words = next(name for name in (TARGET_WORDS[1], "ctc.weight", SOURCE_WORDS) if name in names)
     settings["tgt_vocab"] = _require(tensors, words).shape[0]
     settings["pad"] = PAD
     return config.from_dict(settings), tensors
