@@ -20,6 +20,7 @@ from nartk.data.audio.augmentation import SPEEDS, SpecAugment, change_speed, cha
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import Fbank, FeatureSettings, compute, streamed
 from nartk.data.audio.normalization import Statistics, normalize
+from nartk.data.audio.spectra import mel_weights
 from nartk.data.audio.stored import names, read_features, write_features
 from nartk.errors import (
     CheckpointError,
@@ -400,7 +401,7 @@ def test_whispers_features_come_in_blocks(sizes: tuple[int, ...]) -> None:
     whole = compute(samples, of)
     assert whole.shape == (6500, 80)
     padded = np.pad(samples.astype(np.float64), 200, mode="reflect")
-    weights = features._mel_weights(80).astype(np.float64)
+    weights = mel_weights(80, rate=RATE, window=400, low=0, high=RATE / 2).astype(np.float64)
     windows = (padded[160 * t : 160 * t + 400] * np.hanning(401)[:400] for t in range(6500))
     power = np.stack([np.abs(np.fft.rfft(each)) ** 2 for each in windows])
     mel = np.log10(np.maximum(power @ weights, 1e-10))

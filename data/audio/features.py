@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from functools import cache
 
 import numpy as np
 
 from nartk.data.audio.sounds import RATES, requiring_audio
+from nartk.data.audio.spectra import mel_weights, transforms
 from nartk.errors import InputTooLongError, UsageError, named
 from nartk.protocols.passes import FloatArray
 
@@ -204,6 +204,8 @@ class WhisperLogMel:
 
     def __init__(self, settings: FeatureSettings) -> None:
         self.settings = settings
+        rate, window = settings.sample_rate, settings.window_samples
+        self._weights = mel_weights(settings.bins, rate=rate, window=window, low=0, high=rate / 2)
         self.loudest = np.float32(-np.inf)
 
     def frames(self, blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
@@ -234,26 +236,10 @@ class WhisperLogMel:
     def _log_mel(self, held: FloatArray, count: int) -> FloatArray:
         """Log-mel spectrogram [count,F] of the first frames of samples."""
         window = self.settings.window_samples
-        frames = np.lib.stride_tricks.sliding_window_view(held, window)[:: self.settings.shift_samples]
-        shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
-        shaped = frames[:count] * shape.astype(np.float32)
-        spectrum = np.fft.rfft(shaped)  # [t, window] -> [t, window // 2 + 1]
+        shift = self.settings.shift_samples
+        spectrum = transforms(held[: (count - 1) * shift + window], window, shift)
         power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-        bins = np.maximum(power @ _mel_weights(self.settings.bins), np.float32(1e-10))
+        bins = np.maximum(power @ self._weights, np.float32(1e-10))
         found: FloatArray = np.log10(bins)
         self.loudest = max(self.loudest, found.max())
         return found
-
-
-@cache
-def _mel_weights(bins: int) -> FloatArray:
-    """The weights [window // 2 + 1, bins] of Slaney's mel bins, each of area 1."""
-    with requiring_audio():
-        import kaldi_native_fbank as knf
-
-    frames, options = knf.FrameExtractionOptions(), knf.MelBanksOptions()
-    frames.samp_freq, frames.round_to_power_of_two = _WHISPER["sample_rate"], False
-    frames.frame_shift_ms, frames.frame_length_ms = _WHISPER["shift_ms"], _WHISPER["window_ms"]
-    options.num_bins, options.low_freq, options.is_librosa = bins, 0, True
-    banks = knf.MelBanks(options, frames, 1.0)
-    return np.stack([banks.compute(row) for row in np.eye(201, dtype=np.float32)])
