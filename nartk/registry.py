@@ -1,4 +1,4 @@
-"""Declares decoders, drafters and metrics where they are defined, by name, with their options.
+"""Declares decoders, drafters, metrics and vocoders where they are defined, by name, with their options.
 
 One declaration gives flags, help, defaults, Python API and signature.
 """
@@ -227,12 +227,15 @@ class Registry:
 DECODERS = Registry("strategy", "nartk.decoders", "nartk.decoders", by_file=True)
 DRAFTERS = Registry("drafter", "nartk.decoders.drafters", "nartk.drafters")
 METRICS = Registry("metric", "nartk.metrics", "nartk.metrics")
+VOCODERS = Registry("vocoder", "nartk.vocoders", "nartk.vocoders", by_file=True)
 
 
 # Each makes a class a frozen dataclass of options and registers it under a name. A strategy's class states
 # its `promise` and the protocol, or protocols, it `needs`, and has a method `run`; a drafter's is a
-# `nartk.decoders.loop.drafter.DrafterOptions`, a metric's a `nartk.metrics.metric.Metric`.
+# `nartk.decoders.loop.drafter.DrafterOptions`, a metric's a `nartk.metrics.metric.Metric`, a
+# vocoder's a `nartk.vocoders.vocoder.VocoderOptions`.
 register_decoder, register_drafter, register_metric = DECODERS.register, DRAFTERS.register, METRICS.register
+register_vocoder = VOCODERS.register
 
 # Of strategies, as `Registry` has them.
 strategy_class, options_of, make_strategy = DECODERS.find, DECODERS.options, DECODERS.make

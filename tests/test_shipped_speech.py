@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.commands import run
 from support.metrics import error_rate
+from support.numbers import spoken_numbers
 from support.recipe_scripts import RECIPES
 
 import nartk
@@ -32,23 +33,7 @@ COUNT = 60  # of the 500 numbers that are tested
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
     """Sound files of connected digits, recordings and numbers that were not trained on, and their words."""
-    pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
-    code = f"""
-import sys
-from pathlib import Path
-from itertools import islice
-from pathlib import Path
-sys.path.insert(0, {str(RECIPES / "asr")!r})
-from corpora import numbers
-from sounds import write_sound
-for i, each in enumerate(islice(numbers("test"), {COUNT})):
-    write_sound(Path(sys.argv[1], f"{{i}}.wav"), each.signal)
-    print(each.text)
-"""
-    folder = tmp_path_factory.mktemp("numbers")
-    said = run([sys.executable, "-c", code, str(folder)]).splitlines()
-    assert len(said) == COUNT
-    return [str(folder / f"{i}.wav") for i in range(COUNT)], said
+    return spoken_numbers(tmp_path_factory.mktemp("numbers"), COUNT)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])

@@ -12,7 +12,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("processors",),
     ("models", "decoders", "checkpoints"),
-    ("engine",),
+    ("engine", "vocoders"),
     ("serving",),
     ("nartk",),
     ("metrics", "adapters", "tracing"),
