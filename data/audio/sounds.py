@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import stat
+import wave
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -25,7 +26,7 @@ import numpy as np
 from nartk.data.audio.media import STREAMED, MediaError, MediaFile
 from nartk.data.audio.signatures import CONVERT, HEAD, MEDIA, UNKNOWN, sound_format, wav_head
 from nartk.errors import InputFileError, named, number_of, requiring
-from nartk.files import STDIN
+from nartk.files import STDIN, writing
 from nartk.protocols.passes import FloatArray
 from nartk.protocols.sources import Recording
 
@@ -385,6 +386,17 @@ def sound_blocks(
     """The same in blocks [n] of so many seconds."""
     with open_sound(source) as sound:
         yield from sound.blocks(rate, strict=strict, tell=tell, seconds=seconds)
+
+
+def write_wav(path: Path, samples: FloatArray, rate: int) -> None:
+    """Writes samples [N] as a WAV file of 16-bit PCM, whole or not at all; what is louder than 1 is clipped.
+
+    Raises:
+        OutputError: The folder is missing, not writable, or the disk is full.
+    """
+    with writing(path, binary=True) as file, wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, rate, len(samples), "NONE", ""))
+        sound.writeframes((samples * 32768).round().clip(-32768, 32767).astype("<i2").tobytes())
 
 
 def resample(samples: FloatArray, rate: float, to: float) -> FloatArray:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
-from nartk.errors import NartkError, UsageError, number_of
+from nartk.errors import NartkError, OutputError, UsageError, number_of
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.protocols.runs import Batching, run_in_order
 from nartk.registry import reads_drafts
@@ -21,6 +21,7 @@ from nartk.serving.subtitles import FORMATS, cues, render
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
+    from nartk.cli._speech import SpeechWriter
     from nartk.data.readers import Record
     from nartk.decoders.strategy import Decoding
     from nartk.files import JsonObject
@@ -61,6 +62,7 @@ class Job:
         self._waited = 0.0  # seconds, for records
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
+        self.speech: SpeechWriter | None = None  # takes the best output of each line
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         """Decodes a little that does not count; gives the records back."""
@@ -168,9 +170,24 @@ class Job:
             pairs = zip(scores, hypotheses, strict=True)
             columns = [f"{self.lines}\t{score}\t{each.text.translate(_IN_COLUMNS)}" for score, each in pairs]
             self.write("\n".join(columns) if columns else f"{self.lines}\t\t")
+        if self.speech is not None and hypotheses:
+            self._speak(self.speech, record, hypotheses[0])
         if self.write_trace is not None:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
             self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
+
+    def _speak(self, speech: SpeechWriter, record: Record, best: Hypothesis) -> None:
+        """Has the sound of an output written; that time is the vocoder's and is not counted here."""
+        begun = time.perf_counter()
+        try:
+            speech.write(record, best)
+        except OutputError:
+            raise
+        except NartkError as error:
+            self.failed += 1
+            error.where = record.where
+            print(f"nartk: {error}", file=sys.stderr)
+        self._waited += time.perf_counter() - begun
 
     def _one_recording(self, records: Iterator[Record]) -> Iterator[Record]:
         """The records; refuses subtitles of several recordings, or of a model that reads none."""
@@ -237,6 +254,7 @@ class Job:
             "accepted_per_pass": stats.accepted / stats.passes if stats.passes else 0.0,
             "tokens_per_second": stats.tokens_per_second,
             "latency_ms": stats.latency_ms,
+            "speech": None if self.speech is None else self.speech.report(),
             "guard": None if self.model.guarding is None else self._guarded(),
             "strategy": self.strategy.name,
             "guarantee": self.strategy.promised.guarantee.value,
@@ -264,6 +282,8 @@ class Job:
         guard = f", guard: {', '.join(guarded)}" if guarded else ""
         sound = self._sound_read()
         factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
+        if self.speech is not None:
+            factor += f", {number_of(self.speech.files, 'sound file')} of {self.speech.sound_seconds:.1f} s"
         return (
             f"{number_of(stats.sentences, 'sentence')}, {number_of(stats.tokens, 'token')} "
             f"in {stats.seconds:.2f} s ({stats.tokens_per_second:.0f} tokens/s), "

@@ -87,6 +87,7 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode MODEL in.txt --score out.txt             how likely the model finds out.txt
   nartk-decode SPEECH_MODEL a.wav b.flac --strategy ctc-greedy
   nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json
+  nartk-decode S2S_MODEL --speech OUT a.wav             text, and its sound as OUT/a.wav
   arecord -q -f S16_LE -r 8000 | nartk-decode asr-digits - --format sound --partials"""
 # How recordings are cut while they come: what each time is, and its default in `stream`, ms.
 CUT = {
@@ -145,6 +146,18 @@ def _parser() -> Parser:
         help="print the log-probability of given outputs: a line for each sentence; several of it with tabs "
         "between",
     )
+    parser.add_argument(
+        "--speech",
+        metavar="FOLDER",
+        help="write the sound of each output to FOLDER/NAME.wav, beside the text, with models of speech "
+        "output; NAME is the id or the file of an input, else the number of its line",
+    )
+    parser.add_argument(
+        "--vocoder",
+        metavar="NAME[:FOLDER]",
+        help="with --speech, what makes sound of spectrograms: griffin-lim (the default), or hifi-gan and "
+        "the folder of its weights",
+    )
     parser.add_argument("--stats", metavar="FILE", help="write counts, speed and latency as JSON")
     parser.add_argument(
         "--trace", metavar="FILE", help="write where each token came from as JSONL: nartk-trace draws it"
@@ -178,6 +191,11 @@ def main(argv: Sequence[str]) -> int:
     if args.output_format in FORMATS:
         others = {"--score": args.score is not None, "--partials": args.partials}
         _require_alone(args.form_flag, "it has no times", others)
+    if args.speech is None and args.vocoder is not None:
+        raise UsageError("--vocoder without --speech", fix="give both")
+    if args.speech is not None:
+        others = {"--score": args.score is not None, "--partials": args.partials, "--stream": args.stream}
+        _require_alone("--speech", "it writes a file of each output, and reads all names first", others)
     if args.score is not None:
         _require_alone("--score", "nothing is decoded", _decoding_flags(args, options, argv))
         records = read_scored(args, files)
@@ -207,6 +225,11 @@ def main(argv: Sequence[str]) -> int:
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _make_job(args, model, strategy, write, write_trace)
+        if args.speech is not None:
+            from nartk.cli._speech import SpeechWriter  # with NumPy, which `--help` does without
+
+            job.speech = SpeechWriter(args, model)
+            records = job.speech.checked(records)
         if write_stats is not None:
             records = job.warm_up(records)
         drawn = (

@@ -77,6 +77,18 @@ class SpeechOutput(Protocol):
     def mel_settings(self) -> MelSettings: ...
 
 
+@runtime_checkable
+class SpeaksMel(Protocol):
+    """An output processor whose outputs are each a `SpeechOutput`, but for those of no token.
+
+    Attributes:
+        mel_settings: Settings of their spectrograms.
+    """
+
+    @property
+    def mel_settings(self) -> MelSettings: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Speech:
     """Implements `Output` and `SpeechOutput`: text, and the spectrogram of it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import wave
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from nartk.checkpoints.names import INPUT
 from nartk.data.audio.augmentation import SPEEDS, change_speed
 from nartk.data.audio.features import FeatureSettings, compute
 from nartk.data.audio.normalization import Statistics
-from nartk.data.audio.sounds import read_sound
+from nartk.data.audio.sounds import read_sound, write_wav
 from nartk.data.audio.stored import write_features
 from nartk.files import JsonObject
 from nartk.protocols.passes import FloatArray
@@ -91,11 +90,7 @@ def copies(utterances: Iterable[Utterance], count: int, rng: np.random.Generator
 
 
 def write_sound(path: Path, samples: FloatArray) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32768).round().clip(-32768, 32767).astype("<i2").tobytes())
+    write_wav(path, samples, RATE)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -1,0 +1,108 @@
+"""`nartk-decode --speech`: outputs that hold a spectrogram, as sound files beside their text."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nartk.cli._output import tell
+from nartk.data.audio.sounds import write_wav
+from nartk.errors import OutputError, StrategyMismatchError, UsageError
+from nartk.files import STDIN, JsonObject, make_folder
+from nartk.protocols.spectrograms import SpeaksMel, SpeechOutput
+from nartk.vocoders.vocoder import DEFAULT, load_vocoder
+
+if TYPE_CHECKING:
+    from nartk.data.readers import Record
+    from nartk.protocols.hypothesis import Hypothesis
+    from nartk.serving.model import Model
+
+
+class SpeechWriter:
+    """Writes the sound of outputs as FOLDER/NAME.wav, each whole or not at all.
+
+    Attributes:
+        name: Name of the vocoder.
+        files: Number of files that are written.
+        frames: Frames of their spectrograms.
+        sound_seconds: Length of their sound, s.
+        seconds: Time that the vocoder took, s.
+
+    Raises:
+        StrategyMismatchError: The model's outputs have no spectrogram.
+        OutputError: The folder is a file, or cannot be written to.
+        UsageError: The vocoder is for other spectrograms.
+        CheckpointError: Its weights are damaged.
+    """
+
+    def __init__(self, args: argparse.Namespace, model: Model) -> None:
+        output = model.checkpoint.output
+        if not isinstance(output, SpeaksMel):
+            raise StrategyMismatchError(
+                f"--speech {args.speech}, but the model's outputs are text",
+                fix="name a model of speech output",
+            )
+        self.args, self.reads_text = args, model.reads_text
+        self.settings = output.mel_settings
+        self.name = DEFAULT if args.vocoder is None else args.vocoder
+        self.vocoder = load_vocoder(self.name, self.settings)
+        self.folder = Path(args.speech)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError("is a file", fix="name a folder", where=args.speech)
+        make_folder(self.folder)
+        self.files = self.frames = 0
+        self.sound_seconds = self.seconds = 0.0
+
+    def checked(self, records: Iterator[Record]) -> Iterator[Record]:
+        """The records; raises UsageError if two are of one name, of which the first would be lost."""
+        found = [*records]
+        found_at: dict[str, str] = {}
+        for record in found:
+            if record.error is not None:
+                continue
+            name = self.name_of(record)
+            if name in found_at:
+                raise UsageError(
+                    f"{found_at[name]} and {record.where} would both become {name}.wav",
+                    fix="decode them into two folders",
+                )
+            found_at[name] = record.where
+        return iter(found)
+
+    def name_of(self, record: Record) -> str:
+        """Name of a record's file: its id, or its own file's without suffix, or, of a line, its number."""
+        if isinstance(record.id, str | int) and str(record.id).strip("."):
+            name = str(record.id)
+        elif self.reads_text:
+            name = str(record.line)
+        else:
+            name = "stdin" if record.text == STDIN else Path(record.text).stem
+        return name.replace("/", "_").replace("\0", "_")
+
+    def write(self, record: Record, hypothesis: Hypothesis) -> None:
+        """Writes the sound of an output, and tells the user where there is none."""
+        output = hypothesis.output
+        if not isinstance(output, SpeechOutput) or not len(output.mel):
+            tell(self.args, f"{record.where}: the output has no sound, and no file")
+            return
+        begun = time.perf_counter()
+        samples = self.vocoder.samples(output.mel)
+        self.seconds += time.perf_counter() - begun
+        write_wav(self.folder / f"{self.name_of(record)}.wav", samples, self.settings.sample_rate)
+        self.files += 1
+        self.frames += len(output.mel)
+        self.sound_seconds += len(samples) / self.settings.sample_rate
+
+    def report(self) -> JsonObject:
+        """Figures for `--stats`."""
+        return {
+            "vocoder": self.name,
+            "files": self.files,
+            "frames": self.frames,
+            "sound_seconds": self.sound_seconds,
+            "seconds": self.seconds,
+            "real_time_factor": self.seconds / self.sound_seconds if self.sound_seconds else None,
+        }
