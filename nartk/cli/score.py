@@ -39,6 +39,7 @@ EXAMPLES = """  nartk-score m2 out.txt --gold gold.m2
   nartk-score rouge out.txt --ref ref0 ref1 ref2                   of several references the best
   nartk-score sari out.txt --source in.txt --ref ref0 ref1
   nartk-score wer out.txt --ref ref.txt --lowercase
+  nartk-score asr-bleu out --recogniser asr-digits --ref ref.txt   of the sound that --speech wrote
   nartk-score bleu out.txt --ref ref.txt --per-line scores.tsv
   nartk-decode model in.txt | nartk-score chrf - --ref ref.txt"""
 # What the command alone takes, and not a metric that others score with, with its defaults.
@@ -136,6 +137,10 @@ def scorer_of(
         UsageError: It does not know an option, lacks one, or has one of the command's.
     """
     declared, flags = metric_of(metric)
+    if declared.reads_sound:
+        raise UsageError(
+            f"--metric {declared.name} scores sound, and outputs are text", fix="choose a metric of text"
+        )
     reads, name = declared.reads, declared.name
     if "source" in reads and not {"--source", "--gold"} & set(flags):
         flags += ["--source", source]

@@ -114,9 +114,11 @@ class Metric:
         digits: After the point, as the metric's original program prints them.
         example: A command line, after ``nartk-score``.
         counts_errors: True if lower scores are better.
+        reads_sound: True if outputs are a folder or a list of sound files, not lines of text.
     """
 
     counts_errors: ClassVar[bool] = False
+    reads_sound: ClassVar[bool] = False
 
     name: ClassVar[str]
     reads: ClassVar[Mapping[str, Reads]]
