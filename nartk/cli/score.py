@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from nartk.cli._common import Parser, command
 from nartk.cli._output import add_json, json_writer, printing, tell
 from nartk.cli._strategy import add_options
-from nartk.errors import EXIT_OK, LengthMismatchError, UnknownStrategyError, UsageError, named
+from nartk.errors import (
+    EXIT_OK,
+    LengthMismatchError,
+    StrategyMismatchError,
+    UnknownStrategyError,
+    UsageError,
+    named,
+)
 from nartk.files import STDIN, JsonObject, shown
 from nartk.metrics.bootstrap import compare, confidence
 from nartk.metrics.metric import BLANKS, Metric, MetricFiles, Scorer, Tell
@@ -197,7 +204,36 @@ def _files(args: argparse.Namespace, tell: Tell) -> MetricFiles:
         blank=args.blank,
         ids=args.ids,
         tell=tell,
+        recogniser=ModelRecogniser,
     )
+
+
+class ModelRecogniser:
+    """Implements `Recogniser` by a model that `nartk.load` opens.
+
+    Raises:
+        StrategyMismatchError: It reads text.
+    """
+
+    def __init__(self, name: str) -> None:
+        import nartk
+
+        self._model = nartk.load(name)
+        if self._model.reads_text:
+            raise StrategyMismatchError(f"the recogniser {name!r} reads text", fix="name a model of speech")
+
+    @property
+    def signature(self) -> str:
+        return self._model.signature(self._model.strategy(None, {}))
+
+    def transcripts(self, files: Sequence[str], tell: Tell) -> list[str | None]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of each file's rate, and of errors, which are told here
+            found = self._model.decode([*files])
+        for file, each in zip(files, found, strict=True):
+            if each.error is not None:
+                tell(f"{file}: cannot be heard, and counts as empty: {each.error.message}")
+        return [None if each.error is not None else each.text for each in found]
 
 
 def _parser() -> argparse.ArgumentParser:

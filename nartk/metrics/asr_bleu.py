@@ -1,4 +1,4 @@
-"""ASR-BLEU: the BLEU of what a recogniser hears in speech, against references of what was to be said.
+"""ASR-BLEU: the BLEU of a recogniser's transcripts of speech, against references of what was to be said.
 
 Transcripts and references are compared in lower case, with sacrebleu's default tokeniser, as in the
 evaluation of speech-to-speech translation since Jia et al. 2019 (https://arxiv.org/abs/1904.06037).
@@ -9,62 +9,19 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from nartk.data.readers import SOUND, format_of
-from nartk.errors import InputFileError, StrategyMismatchError, UsageError, named
+from nartk.errors import InputFileError, UsageError, named
 from nartk.files import read_lines, reading, shown
-from nartk.metrics.metric import Comparison, Corpus, Metric, MetricFiles, Reads, Scorer, Tell
+from nartk.metrics.metric import Comparison, Corpus, Metric, MetricFiles, Reads, Recogniser, Scorer
 from nartk.metrics.result import MetricResult
 from nartk.metrics.sacre import Bleu
 from nartk.metrics.utterances import AUTO, YES, begin_with_ids
 from nartk.registry import METRICS, option, register_metric
-
-if TYPE_CHECKING:
-    from nartk.serving.model import Model
-
-
-@dataclass(frozen=True)
-class Recogniser:
-    """A model that hears sound files.
-
-    Attributes:
-        name: Name or folder of the model.
-    """
-
-    name: str
-
-    @cached_property
-    def model(self) -> Model:
-        """The model; raises StrategyMismatchError if it reads text."""
-        import nartk
-
-        found = nartk.load(self.name)
-        if found.reads_text:
-            raise StrategyMismatchError(
-                f"the recogniser {self.name!r} reads text", fix="name a model of speech"
-            )
-        return found
-
-    @property
-    def signature(self) -> str:
-        """The model's strategy and fingerprint."""
-        return self.model.signature(self.model.strategy(None, {}))
-
-    def hear(self, files: Sequence[str], tell: Tell) -> list[str | None]:
-        """The transcript of each file; None, and the user is told, where one cannot be heard."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of each file's rate, and of errors, which are told here
-            found = self.model.decode([*files])
-        for file, each in zip(files, found, strict=True):
-            if each.error is not None:
-                tell(f"{file}: cannot be heard, and counts as empty: {each.error.message}")
-        return [None if each.error is not None else each.text for each in found]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +29,11 @@ class SoundFiles(MetricFiles):
     """Files whose outputs are the transcripts of a folder, or a list, of sound files.
 
     Attributes:
-        recogniser: What hears them.
+        hearing: Recogniser of their words.
         heard: The transcript of each output by the name of folder or list; None: it cannot be heard.
     """
 
-    recogniser: Recogniser
+    hearing: Recogniser
     heard: dict[str, list[str | None]] = field(default_factory=dict)
 
     def outputs(self, name: str) -> list[Any]:
@@ -90,7 +47,9 @@ class SoundFiles(MetricFiles):
         else:
             keys = _numbered(files, len(references))
         there = [key for key in keys if key in files]
-        texts = dict(zip(there, self.recogniser.hear([files[key] for key in there], self.tell), strict=True))
+        texts = dict(
+            zip(there, self.hearing.transcripts([files[key] for key in there], self.tell), strict=True)
+        )
         for key in keys:
             if key not in texts:
                 self.tell(f"{self.shown(name)}: there is no {key!r}, which counts as empty")
@@ -138,7 +97,7 @@ def _numbered(files: Mapping[str, str], lines: int) -> list[str]:
 
 @register_metric("asr-bleu")
 class AsrBleu(Metric):
-    """BLEU of what a recogniser hears, in lower case, 0 to 100.
+    """BLEU of a recogniser's transcripts, in lower case, 0 to 100.
 
     HYP is a folder or a list of sound files. Where references begin with utterance ids, these are the names
     of the files; else files are lines in the order of the list, or of their names, whose numbers count as
@@ -161,9 +120,11 @@ class AsrBleu(Metric):
     def scorer(self, files: MetricFiles) -> Scorer:
         if not self.recogniser:
             raise UsageError(f"{named('recogniser')} is missing", fix="name a model of speech")
-        recogniser = Recogniser(self.recogniser)
+        if files.recogniser is None:
+            raise UsageError(f"{self.name} is without what opens models", fix="use nartk-score")
+        recogniser = files.recogniser(self.recogniser)
         values = {key: getattr(files, key) for key in files.__dataclass_fields__}
-        sounds = SoundFiles(**values, recogniser=recogniser)
+        sounds = SoundFiles(**values, hearing=recogniser)
         base = super().scorer(sounds)
 
         def scored(name: str) -> MetricResult:

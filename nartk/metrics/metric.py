@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -19,6 +19,21 @@ from nartk.metrics.utterances import AUTO, NO, YES, are_matched, in_order, split
 Scorer = Callable[[str], list[MetricResult]]  # of a file's name; of several scores the first leads
 Comparison = Callable[[Sequence[Any]], list[MetricResult]]  # the same of outputs, lines or M2
 Tell = Callable[[str], None]  # takes a notice for the user
+
+
+class Recogniser(Protocol):
+    """A model of speech, for metrics of sound.
+
+    Attributes:
+        signature: Its strategy and fingerprint.
+    """
+
+    @property
+    def signature(self) -> str: ...
+
+    def transcripts(self, files: Sequence[str], tell: Tell) -> list[str | None]:
+        """The transcript of each file; None, and the user is told, where one cannot be read."""
+
 
 MISSING, EMPTY = "missing", "empty"
 BLANKS = (MISSING, EMPTY)  # what a blank line of the references may be
@@ -52,6 +67,7 @@ class MetricFiles:
         ids: One of `IDS`: lines of `ref` and of outputs begin with ids, where a metric declares them.
         called: Names for error messages of files that are not the user's.
         tell: Takes notices for the user.
+        recogniser: Opens the model of speech of a name, for metrics that read sound.
     """
 
     source: str | None = None
@@ -62,6 +78,7 @@ class MetricFiles:
     ids: str = AUTO
     called: Mapping[str, str] = field(default_factory=dict)
     tell: Tell = warnings.warn
+    recogniser: Callable[[str], Recogniser] | None = None
 
     def shown(self, name: str) -> str:
         """A file as errors name it."""
