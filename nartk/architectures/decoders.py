@@ -399,7 +399,9 @@ class AcousticDecoder(Config):
             **dict.fromkeys(("mel_mean", "mel_deviation"), (self.mel_features,)),
             **dict.fromkeys(("pitch_bounds", "energy_bounds"), (bins - 1,)),
         }
+        positions = max(self.max_mel_len, self.max_source_len, self.max_target_len + 1)
         acoustic: dict[str, Part] = {
+            "positions": Positions("sinusoidal", positions, d),
             "encoder_positions": Factor(),
             "encoder": Numbered([self._fft_layer_part()] * self.acoustic_encoder_layers),
             "variance": Group(adaptor),

@@ -125,6 +125,27 @@ struct Parallel {
     double tail = 0.0;  // what is added to a source's weights
 };
 
+// Predicts a number for each phoneme: convolutions, each with ReLU and a norm behind it.
+struct Predictor {
+    std::vector<const Linear*> convolutions;
+    std::vector<Norm> norms;
+    const Linear* out = nullptr;
+};
+
+// What makes spectrograms of vectors of phonemes, which may be those of a graph's vertices.
+struct Acoustic {
+    int features = 0, positions = 0, most = 0;  // most: frames of an output
+    const float* table = nullptr;               // [positions,d], sinusoids
+    float encoder_factor = 1.0f, decoder_factor = 1.0f;  // of positions
+    std::vector<Layer> encoder, decoder;  // over phonemes, over frames; their feed-forward networks are convolutions
+    Predictor duration, pitch, energy;
+    int bounds = 0;  // between bins
+    const float *pitch_bounds = nullptr, *energy_bounds = nullptr;
+    const float *pitch_vectors = nullptr, *energy_vectors = nullptr;  // [bounds+1,d]
+    const Linear* out = nullptr;
+    const float *mean = nullptr, *deviation = nullptr;  // of the corpus's frames, which training divided out
+};
+
 struct Network {
     int features = 0;  // d, of the encoder; the decoder's may be others
     Stack encoder, decoder;
@@ -140,6 +161,7 @@ struct Network {
     int most_source = 0, most_target = 0;  // positions, of sources of frames frames
     bool hears() const { return !subsampling.convolutions.empty(); }
     Parallel parallel;
+    Acoustic acoustic;
     // Of the layers of a stack, the floats of keys and values of a token.
     size_t kv_floats(const Stack& stack) const;
 };
@@ -212,6 +234,13 @@ struct Rows {
     Rows(const int* lengths, int count);
 };
 
+// Spectrograms of sentences behind each other, and the prosody of their phonemes.
+struct Spoken {
+    std::vector<float> mel;              // [frames,bins]
+    std::vector<int> frames, durations;  // of each sentence; of each phoneme
+    std::vector<float> log_durations, pitch, energy;  // as predicted
+};
+
 constexpr int COPIED = -1;  // in place of a word: what the network copies from the source
 
 // Places of rows, row after row, those of a row from position 0 on; they see one another.
@@ -252,6 +281,8 @@ class Engine {
     void length_logits(const int* memories, int count, float* to);
     // Log-probabilities of the next vertex, [L,L] of each graph: hidden [N,d] of graphs of L vertices.
     void links(const float* hidden, const int* lengths, int count, float* to);
+    // Spectrograms of vectors [N,d] of sentences of so many phonemes.
+    void speak(const float* features, const int* lengths, int count, Spoken& spoken);
     // Logits [m,V] of hidden features [m,d].
     void logits(const Linear& head, const float* hidden, int count, float* to);
     std::shared_ptr<const Memory> memory(int handle);
@@ -323,6 +354,11 @@ class Engine {
     void condition(Workspace& space, float* x, int n);
     std::shared_ptr<const Distances> distances(Workspace& space, int longest);
     void fire(Workspace& space, Memory& memory);
+    // Of spectrograms, in acoustic.cpp.
+    void convolve(Workspace& space, const Linear& taps, int channels, const float* x, int n, int ldx, float* y,
+                  int ldy, Epilogue epilogue);
+    void acoustic_layer(Workspace& space, const Layer& layer, float* x, int n);
+    std::vector<float> predict(Workspace& space, const Predictor& by, const float* x, int n);
     void link_row(Workspace& space, const float* hidden, int count, float* to);
     void read(Workspace& space, const Want& want, Read& read);
     void read_row(const float* row, int index, const Want& want, Read& read, std::vector<float>& copy);

@@ -106,16 +106,23 @@ struct Builder {
         return made;
     }
 
-    FeedForward feed_forward(const py::dict& layer, const std::string& name) {
+    // A convolution over an odd number of positions of so many channels.
+    static bool odd(const Linear& taps, int channels) { return taps.inputs % (2 * channels) == channels; }
+
+    // convolves: its layers read neighbouring positions too, an odd number of them.
+    FeedForward feed_forward(const py::dict& layer, const std::string& name, bool convolves = false) {
         FeedForward made;
         const py::dict from = part(layer, name.c_str());
         const int d = width;
         made.activation = named(ACTIVATIONS, from["activation"].cast<std::string>());
         made.up = linear(from, "up");
-        require(made.up && made.up->inputs == d, "a layer lacks a part");
-        made.gate = linear(from, "gate", made.up->outputs, d);
-        made.down = linear(from, "down", d, made.up->outputs);
-        require(made.down, "a layer lacks a part");
+        made.down = linear(from, "down");
+        require(made.up && made.down && made.down->outputs == d, "a layer lacks a part");
+        const int inner = made.up->outputs;
+        require(convolves ? odd(*made.up, d) && odd(*made.down, inner)
+                          : made.up->inputs == d && made.down->inputs == inner,
+                "a layer lacks a part");
+        made.gate = linear(from, "gate", inner, d);
         made.norm = norm(layer, (name + "_norm").c_str());
         return made;
     }
@@ -147,7 +154,7 @@ struct Builder {
         return made;
     }
 
-    Layer layer(const py::dict& from, bool decodes) {
+    Layer layer(const py::dict& from, bool decodes, bool convolves = false) {
         Layer made;
         const int d = this->width;
         const py::dict attention = part(from, "self_attention"), cross = part(from, "cross_attention"),
@@ -170,7 +177,7 @@ struct Builder {
         made.self_norm = norm(from, "self_norm");
         made.cross_norm = norm(from, "cross_norm");
         if (from.contains("ffn")) {
-            made.ffn = feed_forward(from, "ffn");
+            made.ffn = feed_forward(from, "ffn", convolves);
             return made;
         }
         // What layers of speech have in place of that, and beside attention.
@@ -270,9 +277,57 @@ struct Builder {
         return made;
     }
 
+    Predictor predictor(const py::dict& from) {
+        Predictor made;
+        int channels = width;
+        const auto convolutions = from["conv"].cast<py::list>(), norms = from["norm"].cast<py::list>();
+        require(convolutions.size() == norms.size(), "a norm for each convolution");
+        for (size_t i = 0; i < convolutions.size(); i++) {
+            const py::dict each(py::arg("taps") = convolutions[i], py::arg("norm") = norms[i]);
+            made.convolutions.push_back(linear(each, "taps"));
+            require(odd(*made.convolutions.back(), channels), "a convolution of another size");
+            channels = made.convolutions.back()->outputs;
+            made.norms.push_back(norm(each, "norm", channels));
+        }
+        made.out = linear(from, "out", 1, channels);
+        require(made.out, "a predictor lacks a part");
+        return made;
+    }
+
+    Acoustic acoustic(const py::dict& from) {
+        Acoustic made;
+        const int d = width = made.features = from["features"].cast<int>();
+        const auto table = from["positions"].cast<py::array>();
+        made.positions = (int)table.shape(0);
+        made.most = from["most"].cast<int>();
+        made.table = floats(table, (py::ssize_t)made.positions * d);
+        require(made.most <= made.positions, "a position for each frame");
+        made.encoder_factor = *floats(from["encoder_positions"], 1);
+        made.decoder_factor = *floats(from["decoder_positions"], 1);
+        for (const auto& each : from["encoder"].cast<py::list>())
+            made.encoder.push_back(layer(each.cast<py::dict>(), false, true));
+        for (const auto& each : from["decoder"].cast<py::list>())
+            made.decoder.push_back(layer(each.cast<py::dict>(), false, true));
+        const py::dict variance = part(from, "variance"), statistics = part(from, "statistics");
+        made.duration = predictor(part(variance, "duration"));
+        made.pitch = predictor(part(variance, "pitch"));
+        made.energy = predictor(part(variance, "energy"));
+        made.bounds = (int)statistics["pitch_bounds"].cast<py::array>().size();
+        made.pitch_bounds = floats(statistics["pitch_bounds"], made.bounds);
+        made.energy_bounds = floats(statistics["energy_bounds"], made.bounds);
+        made.pitch_vectors = floats(variance["pitch_embedding"], (made.bounds + (py::ssize_t)1) * d);
+        made.energy_vectors = floats(variance["energy_embedding"], (made.bounds + (py::ssize_t)1) * d);
+        made.out = linear(from, "out");
+        require(made.out && made.out->inputs == d, "frames of another size");
+        made.mean = floats(statistics["mel_mean"], made.out->outputs);
+        made.deviation = floats(statistics["mel_deviation"], made.out->outputs);
+        return made;
+    }
+
     explicit Builder(const py::dict& from) {
         network->features = from["features"].cast<int>();
         const int d = network->features;
+        if (from.contains("acoustic")) network->acoustic = acoustic(part(from, "acoustic"));
         network->ctc = linear(from, "ctc");
         require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
@@ -283,14 +338,15 @@ struct Builder {
         const int decoded = from.contains("decoder") ? from["decoder_features"].cast<int>() : d;
         if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), decoded, true);
         network->output = from.contains("output") ? linear(output, "words") : network->ctc;
-        require(network->output && network->output->inputs == decoded, "an output layer of another size");
+        require(network->output ? network->output->inputs == decoded : network->acoustic.out != nullptr,
+                "an output layer of another size");
         if (from.contains("output")) network->output_scale = output["scale"].cast<float>();
         if (output.contains("bias") && !output["bias"].is_none()) {
             network->biased = *network->output;
             network->biased.bias = floats(output["bias"], network->output->width());
             network->output = &network->biased;
         }
-        network->words = network->output->outputs;
+        network->words = network->output ? network->output->outputs : 0;
         network->most_source = network->encoder.embedding.count;
         network->most_target = network->decoder.embedding.count;
         const Linear* read = network->encoder.embedding.words;

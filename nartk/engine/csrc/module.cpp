@@ -238,6 +238,7 @@ std::shared_ptr<Scores> read_encoded(std::shared_ptr<Runner> runner, py::object 
 
 // Words at features [n,d] that a graph gave.
 std::shared_ptr<Scores> words_at(std::shared_ptr<Runner> runner, Floats features, const py::object& want) {
+    if (!runner->engine.network->output) throw PassFault("the model has no output layer");
     const int d = runner->engine.network->output->inputs;
     if (features.ndim() != 2 || features.shape(1) != d) throw PassFault("features of another size");
     const Wanted wanted(features.shape(0), runner->engine.network->words, want);
@@ -267,6 +268,29 @@ py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::obj
         runner.engine.links(hidden.data(), canvas.lengths, canvas.rows, to);
     }
     return py::make_tuple(matrix(hidden, runner.engine.network->output->inputs), links);
+}
+
+// Spectrograms of vectors [N,d] of sentences of so many phonemes, and their prosody.
+py::dict speak(Runner& runner, const Floats& features, const py::object& of_each) {
+    const Acoustic& acoustic = runner.engine.network->acoustic;
+    const Ints lengths = ints(of_each);
+    py::ssize_t total = 0;
+    for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
+    if (features.ndim() != 2 || features.shape(1) != acoustic.features || features.shape(0) != total)
+        throw PassFault("vectors of phonemes of another size");
+    Spoken spoken;
+    {
+        py::gil_scoped_release release;
+        runner.engine.speak(features.data(), lengths.data(), (int)lengths.size(), spoken);
+    }
+    py::dict found;
+    found["mel"] = matrix(spoken.mel, acoustic.out->outputs);
+    found["frames"] = array(spoken.frames);
+    found["durations"] = array(spoken.durations);
+    found["log_durations"] = array(spoken.log_durations);
+    found["pitch"] = array(spoken.pitch);
+    found["energy"] = array(spoken.energy);
+    return found;
 }
 
 Floats length_logits(Runner& runner, const py::object& of) {
@@ -398,6 +422,7 @@ PYBIND11_MODULE(_native, m) {
         .def("read_encoded", &read_encoded)
         .def("length_logits", &length_logits)
         .def("graph", &graph)
+        .def("speak", &speak, py::arg("features"), py::arg("lengths"))
         .def("fill", &fill, py::arg("memories"), py::arg("lengths"), py::arg("words"), py::arg("want"),
              py::arg("fired") = py::none())
         .def("words", &words_at, py::arg("features"), py::arg("want"))

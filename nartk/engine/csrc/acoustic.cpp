@@ -1,0 +1,131 @@
+// Spectrograms of phonemes (FastSpeech 2): two stacks of layers whose feed-forward networks are convolutions, and
+// between them the predictors of durations, pitch and energy. A sentence is computed by itself, so that what it
+// becomes depends on it alone.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine.h"
+
+namespace nartk {
+
+// A convolution of n rows x [n,ldx] of so many channels: rows of zeros are before and behind them. Its windows
+// overlap, each beginning a row after the one before, so that they are the rows of a product as they lie.
+void Engine::convolve(Workspace& space, const Linear& taps, int channels, const float* x, int n, int ldx, float* y,
+                      int ldy, Epilogue epilogue) {
+    const int size = taps.inputs / channels, before = (size - 1) / 2;
+    float* rows = space.patches.get((size_t)(n + size - 1) * channels);
+    std::fill(rows, rows + (size_t)before * channels, 0.0f);
+    for (int i = 0; i < n; i++)
+        std::memcpy(rows + (size_t)(before + i) * channels, x + (size_t)i * ldx, channels * sizeof(float));
+    std::fill(rows + (size_t)(before + n) * channels, rows + (size_t)(n + size - 1) * channels, 0.0f);
+    for (int begin = 0; begin < n; begin += CHUNK)
+        linear(space, taps, rows + (size_t)begin * channels, std::min(CHUNK, n - begin), channels,
+               y + (size_t)begin * ldy, ldy, epilogue);
+}
+
+void Engine::acoustic_layer(Workspace& space, const Layer& layer, float* x, int n) {
+    const int d = network->acoustic.features, step = step_of(d), width = layer.width();
+    const int wide = layer.qkv->width() + LANES, inner = layer.ffn.up->width() + LANES;
+    float* qkv = space.projected.get((size_t)n * wide);
+    linear(space, *layer.qkv, x, n, step, qkv, wide);
+    float* attended = space.attended.get((size_t)n * width);
+    attend_products(space, layer, nullptr, qkv, wide, Rows(&n, 1), attended);
+    linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+    normed(layer.self_norm, x, n, x);
+    float* between = space.inner.get((size_t)n * inner);
+    convolve(space, *layer.ffn.up, d, x, n, step, between, inner, {layer.ffn.activation, false});
+    convolve(space, *layer.ffn.down, layer.ffn.up->outputs, between, n, inner, x, step, {Activation::none, true});
+    normed(layer.ffn.norm, x, n, x);
+    if (interrupted) interrupted();
+}
+
+// A number for each of n phonemes.
+std::vector<float> Engine::predict(Workspace& space, const Predictor& by, const float* x, int n) {
+    const float* from = x;
+    int channels = network->acoustic.features, step = step_of(channels);
+    for (size_t i = 0; i < by.convolutions.size(); i++) {
+        const Linear& taps = *by.convolutions[i];
+        const int wide = taps.width();
+        float* to = space.channels[i % 2].get((size_t)n * wide);
+        convolve(space, taps, channels, from, n, step, to, wide, {Activation::relu, false});
+        normed(by.norms[i], to, n, to, wide);
+        from = to;
+        channels = taps.outputs;
+        step = wide;
+    }
+    const int one = by.out->width();
+    float* rows = space.logits.get((size_t)n * one);
+    linear(space, *by.out, from, n, step, rows, one);
+    std::vector<float> found(n);
+    for (int i = 0; i < n; i++) found[i] = rows[(size_t)i * one];
+    return found;
+}
+
+void Engine::speak(const float* features, const int* lengths, int count, Spoken& spoken) {
+    const Rounding rounding;
+    const Acoustic& acoustic = network->acoustic;
+    if (!acoustic.out) throw PassFault("the model does not speak");
+    for (int b = 0; b < count; b++)
+        if (lengths[b] < 1 || lengths[b] > acoustic.positions)
+            throw PassFault("sentence " + number(b) + " has " + number(lengths[b]) + " phonemes, not 1 to " +
+                            number(acoustic.positions));
+    threads.adapt();
+    Lease lease(*this);
+    Workspace& space = *lease.space;
+    const int d = acoustic.features, step = step_of(d), bins = acoustic.out->outputs;
+    const auto place = [&](float* x, int n, float factor) {
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < d; k++) x[(size_t)i * step + k] += factor * acoustic.table[(size_t)i * d + k];
+    };
+    // Adds the vector of each phoneme's bin: of bounds the first that is no lower.
+    const auto embed = [&](float* x, const std::vector<float>& values, const float* bounds, const float* vectors) {
+        for (size_t i = 0; i < values.size(); i++)
+            kernels->add(x + i * step, vectors + (std::lower_bound(bounds, bounds + acoustic.bounds, values[i]) - bounds) * d, d);
+    };
+    for (int b = 0; b < count; features += (size_t)lengths[b++] * d) {
+        const int n = lengths[b];
+        float* x = space.x.get((size_t)n * step);
+        for (int i = 0; i < n; i++) {
+            std::memcpy(x + (size_t)i * step, features + (size_t)i * d, d * sizeof(float));
+            std::fill(x + (size_t)i * step + d, x + (size_t)(i + 1) * step, 0.0f);
+        }
+        place(x, n, acoustic.encoder_factor);
+        for (const Layer& layer : acoustic.encoder) acoustic_layer(space, layer, x, n);
+        const std::vector<float> durations = predict(space, acoustic.duration, x, n);
+        const std::vector<float> pitch = predict(space, acoustic.pitch, x, n);
+        embed(x, pitch, acoustic.pitch_bounds, acoustic.pitch_vectors);
+        const std::vector<float> energy = predict(space, acoustic.energy, x, n);
+        embed(x, energy, acoustic.energy_bounds, acoustic.energy_vectors);
+        long long frames = 0;
+        std::vector<int> each(n, 0);  // the last is of eos, which is not heard
+        for (int i = 0; i + 1 < n; i++) {
+            const float predicted = std::nearbyint(std::exp(durations[i]) - 1.0f);
+            each[i] = predicted >= 1.0f ? (int)std::min(predicted, (float)acoustic.most) : 1;
+            frames += each[i];
+        }
+        if (frames > acoustic.most)
+            throw PassFault("an output of " + number(frames) + " frames, more than `max_mel_len` " + number(acoustic.most));
+        const int t = (int)frames;
+        float* y = space.joined.get((size_t)std::max(1, t) * step);
+        for (int i = 0, at = 0; i < n; i++)
+            for (int k = 0; k < each[i]; k++, at++)
+                std::memcpy(y + (size_t)at * step, x + (size_t)i * step, step * sizeof(float));
+        place(y, t, acoustic.decoder_factor);
+        if (t)
+            for (const Layer& layer : acoustic.decoder) acoustic_layer(space, layer, y, t);
+        const int wide = acoustic.out->width();
+        float* mel = space.gated.get((size_t)std::max(1, t) * wide);
+        if (t) linear(space, *acoustic.out, y, t, step, mel, wide);
+        for (int i = 0; i < t; i++)
+            for (int k = 0; k < bins; k++)
+                spoken.mel.push_back(mel[(size_t)i * wide + k] * acoustic.deviation[k] + acoustic.mean[k]);
+        spoken.frames.push_back(t);
+        spoken.durations.insert(spoken.durations.end(), each.begin(), each.end());
+        spoken.log_durations.insert(spoken.log_durations.end(), durations.begin(), durations.end());
+        spoken.pitch.insert(spoken.pitch.end(), pitch.begin(), pitch.end());
+        spoken.energy.insert(spoken.energy.end(), energy.begin(), energy.end());
+    }
+}
+
+}  // namespace nartk
