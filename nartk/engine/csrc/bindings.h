@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine.h"
+#include "weights.h"
 
 namespace nartk {
 
@@ -79,12 +80,25 @@ inline void require(bool holds, const char* what) {
     if (!holds) throw py::value_error(what);
 }
 
+inline const Kernels& kernels_of(const std::string& isa) {
+    const Kernels* found = kernels_for(isa.c_str());
+    if (!found) throw py::value_error("this build and processor have no instruction set " + isa);
+    return *found;
+}
+
+// A packed layer, with the memory that it points into.
+struct Layered {
+    std::shared_ptr<Packed> packed;
+    std::shared_ptr<py::buffer_info> keep;
+};
+
 // A network from nested dictionaries, and the objects that it points into.
 struct Model {
     std::shared_ptr<Network> network;
     std::vector<py::object> keep;
 };
 
-void bind_model(py::module_& m);  // the classes `Linear` and `Model`
+void bind_model(py::module_& m);    // the classes `Linear` and `Model`
+void bind_vocoder(py::module_& m);  // the class `Vocoder`
 
 }  // namespace nartk

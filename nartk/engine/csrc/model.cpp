@@ -1,6 +1,5 @@
 // Packed layers, and a network built from the dictionaries that nartk.engine.weights nests.
 #include "bindings.h"
-#include "weights.h"
 
 namespace nartk {
 
@@ -24,12 +23,6 @@ const Names<Activation> ACTIVATIONS = {{"relu", Activation::relu},
                                        {"sigmoid", Activation::sigmoid}};
 const Names<Copied> COPIES = {{"none", Copied::none},     {"uniform", Copied::uniform}, {"soft", Copied::soft},
                               {"source", Copied::source}, {"memory", Copied::memory},   {"fires", Copied::fires}};
-
-// A packed layer, with the memory that it points into.
-struct Layered {
-    std::shared_ptr<Packed> packed;
-    std::shared_ptr<py::buffer_info> keep;
-};
 
 void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
     require(outputs > 0 && inputs > 0 && outputs < INT32_MAX - PANEL && inputs < INT32_MAX - PANEL,

@@ -11,12 +11,6 @@ namespace {
 
 constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for an interrupt
 
-const Kernels& kernels_of(const std::string& isa) {
-    const Kernels* found = kernels_for(isa.c_str());
-    if (!found) throw py::value_error("this build and processor have no instruction set " + isa);
-    return *found;
-}
-
 // An engine, and the model that it needs.
 struct Runner {
     std::shared_ptr<Model> model;
@@ -364,6 +358,7 @@ PYBIND11_MODULE(_native, m) {
     m.def("isa", [](const std::string& name) { return std::string(kernels_of(name).name); }, py::arg("name") = "");
     m.def("cores", &Threads::available);
     bind_model(m);
+    bind_vocoder(m);
 
     py::class_<Scores, std::shared_ptr<Scores>>(m, "Scores")
         .def_readonly("best", &Scores::best)
