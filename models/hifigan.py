@@ -5,62 +5,12 @@ Symbols: T frames, F mel bins, N samples.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-_END = 7  # kernel of the first and of the last convolution
-_LAST_SLOPE = 0.01  # of the leaky ReLU before the last one
-
-
-@dataclass(frozen=True)
-class HifiGanConfig:
-    """The shape of a generator; the default one is V1 of the paper.
-
-    Attributes:
-        bins: F, mel bins a frame.
-        channels: Channels of the first layer, halved by each upsampling.
-        upsample_rates: Stride of each upsampling; their product is the samples of a frame.
-        upsample_kernels: Kernel of each.
-        kernels: Kernels of the residual blocks behind an upsampling, whose mean is taken.
-        dilations: Dilations of the convolutions in each block.
-        paired: True if a convolution without dilation follows each (V1, V2), False for V3.
-        slope: Slope of the leaky ReLU below 0.
-        normalizes: True if mean and scale of the bins are weights too.
-    """
-
-    bins: int = 80
-    channels: int = 512
-    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
-    upsample_kernels: tuple[int, ...] = (16, 16, 4, 4)
-    kernels: tuple[int, ...] = (3, 7, 11)
-    dilations: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
-    paired: bool = True
-    slope: float = 0.1
-    normalizes: bool = False
-
-    @property
-    def hop(self) -> int:
-        """Samples of a frame."""
-        return math.prod(self.upsample_rates)
-
-    @property
-    def context(self) -> int:
-        """Frames on each side of a frame that its samples depend on, at most."""
-        wide = _END // 2 / self.hop  # of the last convolution, in frames
-        scale = self.hop
-        for rate, kernel in zip(reversed(self.upsample_rates), reversed(self.upsample_kernels), strict=True):
-            widest = max(
-                sum((kernel // 2) * (each + self.paired) for each in dilations)
-                for kernel, dilations in zip(self.kernels, self.dilations, strict=True)
-            )
-            wide += widest / scale
-            scale //= rate
-            wide += kernel / rate / scale
-        return math.ceil(wide + _END // 2)
+from nartk.protocols.hifigan import END, LAST_SLOPE, HifiGanConfig
+from nartk.protocols.passes import FloatArray
 
 
 class ResidualBlock(nn.Module):
@@ -100,7 +50,7 @@ class HifiGan(nn.Module):
         super().__init__()
         self.config = config
         channels = [config.channels >> i for i in range(len(config.upsample_rates) + 1)]
-        self.conv_pre = nn.Conv1d(config.bins, channels[0], _END, padding=_END // 2)
+        self.conv_pre = nn.Conv1d(config.bins, channels[0], END, padding=END // 2)
         self.ups = nn.ModuleList(
             nn.ConvTranspose1d(
                 channels[i], channels[i + 1], kernel, stride=rate, padding=(kernel - rate) // 2
@@ -114,7 +64,7 @@ class HifiGan(nn.Module):
             for width in channels[1:]
             for kernel, dilations in zip(config.kernels, config.dilations, strict=True)
         )
-        self.conv_post = nn.Conv1d(channels[-1], 1, _END, padding=_END // 2)
+        self.conv_post = nn.Conv1d(channels[-1], 1, END, padding=END // 2)
         if config.normalizes:
             self.register_buffer("mean", torch.zeros(config.bins))
             self.register_buffer("scale", torch.ones(config.bins))
@@ -127,4 +77,10 @@ class HifiGan(nn.Module):
         for i, up in enumerate(self.ups):
             x = up(leaky_relu(x, self.config.slope))
             x = sum(block(x) for block in self.resblocks[i * blocks : (i + 1) * blocks]) / blocks
-        return torch.tanh(self.conv_post(leaky_relu(x, _LAST_SLOPE))).squeeze(1)
+        return torch.tanh(self.conv_post(leaky_relu(x, LAST_SLOPE))).squeeze(1)
+
+    @torch.inference_mode()
+    def sound(self, mel: FloatArray) -> FloatArray:
+        """The sound [N] of one spectrogram [T,F]."""
+        found: FloatArray = self(torch.from_numpy(mel)[None])[0].numpy()
+        return found

@@ -95,6 +95,17 @@ class Engine:
 
     def length_logits(self, memories: _Ints) -> FloatArray: ...
     def graph(self, memories: _Ints, lengths: _Ints, words: _Ints) -> tuple[FloatArray, FloatArray]: ...
+    def speak(self, features: FloatArray, lengths: _Ints) -> dict[str, FloatArray]:
+        """Spectrograms of vectors [N,D] of phonemes, those of a sentence one after the other.
+
+        Returns:
+            ``mel`` [T,F] of all sentences and ``frames`` of each; ``durations`` [N], and as predicted
+            ``log_durations``, ``pitch`` and ``energy`` [N].
+
+        Raises:
+            PassError: A sentence has no phoneme, too many of them, or more frames than `max_mel_len`.
+        """
+
     def fill(
         self,
         memories: _Ints,
@@ -108,3 +119,10 @@ class Engine:
         features: FloatArray,
         want: Want,
     ) -> Scores: ...
+
+class Vocoder:
+    """HiFi-GAN's generator, of nested dictionaries (`nartk.engine.vocoder`)."""
+
+    def __init__(self, generator: Mapping[str, object], isa: str, threads: int) -> None: ...
+    def run(self, mel: FloatArray) -> FloatArray:
+        """Samples [N] of a spectrogram [T,F]."""

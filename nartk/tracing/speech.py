@@ -346,36 +346,36 @@ def _draw_graph(axes: Axes, graph: JsonObject, seconds: float) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     path = set(graph["path"])
-    steps = [*pairwise(graph["path"])]
-    place = {
+    edges = [*pairwise(graph["path"])]
+    points = {
         vertex: ((vertex + 0.5) / graph["size"] * seconds, float(vertex in path))
         for vertex in graph["vertices"]
     }
     for begin, end, lprob in graph["links"]:
-        is_step = (begin, end) in steps
-        level = place[begin][1] == place[end][1] and not is_step
-        bend = (0.3 if place[begin][1] else -0.3) if level else 0.0
+        on_path = (begin, end) in edges
+        level = points[begin][1] == points[end][1] and not on_path
+        bend = (0.3 if points[begin][1] else -0.3) if level else 0.0
         axes.add_patch(
             FancyArrowPatch(
-                place[begin],
-                place[end],
+                points[begin],
+                points[end],
                 connectionstyle=f"arc3,rad={bend}",
                 arrowstyle="-",
-                color=_COLOURS[2] if is_step else "#999999",
-                alpha=1.0 if is_step or lprob is None else max(0.15, math.exp(lprob)),
-                linewidth=2.5 if is_step else 1.0,
-                label="path" if is_step else "link",
+                color=_COLOURS[2] if on_path else "#999999",
+                alpha=1.0 if on_path or lprob is None else max(0.15, math.exp(lprob)),
+                linewidth=2.5 if on_path else 1.0,
+                label="path" if on_path else "link",
             )
         )
     for on, colour, label in ((True, _COLOURS[2], "vertex of the path"), (False, "#999999", "other vertex")):
-        places = [at for vertex, at in place.items() if (vertex in path) == on]
-        if places:
-            across, up = zip(*places, strict=True)
+        dots = [at for vertex, at in points.items() if (vertex in path) == on]
+        if dots:
+            across, up = zip(*dots, strict=True)
             axes.scatter(across, up, s=14, color=colour, label=label, zorder=3)
     for vertex, word in zip(graph["path"][1:], graph["emitted"], strict=True):
         axes.annotate(
             word.replace("$", r"\$"),
-            place[vertex],
+            points[vertex],
             (0, 7),
             textcoords="offset points",
             rotation=40,

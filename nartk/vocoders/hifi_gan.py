@@ -8,26 +8,29 @@ pickles the tensors alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from nartk import engine
 from nartk.checkpoints.tensors import StoredTensors
 from nartk.errors import CheckpointError, UsageError, requiring_torch
 from nartk.files import Folder, JsonObject
+from nartk.protocols.hifigan import HifiGanConfig
 from nartk.protocols.passes import FloatArray
 from nartk.protocols.spectrograms import MelSettings
-from nartk.registry import register_vocoder
+from nartk.registry import option, register_vocoder
 from nartk.vocoders.vocoder import Vocoder, VocoderOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nartk.models.hifigan import HifiGan, HifiGanConfig
+    from nartk.models.hifigan import HifiGan
 
 CONFIG, SAFE = "config.json", "model.safetensors"
+TYPES = ("fp32", "bf16", "int8")
 _WEIGHTS = ("generator*", "g_*", "*.bin", "*.pt", "*.pth")  # pickled ones
 _TOGETHER = 1000  # frames whose samples are computed at a time
 _LAYERS, _MOST = 32, 1 << 16  # of layers, and of channels, strides and kernels, in a network that is meant
@@ -49,30 +52,44 @@ _RENAMED = (
 
 @register_vocoder("hifi-gan")
 class HifiGanOptions(VocoderOptions):
-    """A network that makes sound of mel bins, with the weights of a folder; needs torch."""
+    """A network that makes sound of mel bins, with the weights of a folder; needs torch to read them.
+
+    The engine computes it, or torch where there is none.
+    """
 
     reads_folder: ClassVar[bool] = True
 
+    dtype: str = option("fp32", "type that the engine computes in", choices=TYPES)
+    threads: int = option(1, "threads of the engine", low=1)
+
     def open(self, settings: MelSettings, folder: Path) -> Vocoder:
-        return _Generator(load_hifigan(folder, settings))
+        network = load_hifigan(folder, settings)
+        config = network.config
+        if engine.available() and config.channels % (4 << len(config.upsample_rates)) == 0 == config.bins % 4:
+            from nartk.engine.vocoder import GeneratorOnEngine
+
+            tensors = {name: each.numpy() for name, each in network.state_dict().items()}
+            return _Generator(config, GeneratorOnEngine(config, tensors, self.dtype, self.threads).sound)
+        if self.dtype != "fp32":
+            raise UsageError(
+                f"the vocoder is to compute in {self.dtype}, and the engine does not compute it here",
+                fix=engine.LACK or "compute it in fp32; the engine takes channels and bins that 4 divides",
+            )
+        return _Generator(config, network.sound)
 
 
 class _Generator:
-    """Implements `Vocoder`."""
+    """Implements `Vocoder` by a function from spectrograms [T,F] to sound, so many frames at a time."""
 
-    def __init__(self, network: HifiGan) -> None:
-        self.network = network
+    def __init__(self, config: HifiGanConfig, sound: Callable[[FloatArray], FloatArray]) -> None:
+        self.config, self._sound = config, sound
 
     def samples(self, mel: FloatArray) -> FloatArray:
-        import torch
-
-        hop, context = self.network.config.hop, self.network.config.context
+        hop, context = self.config.hop, self.config.context
         found = []
         for begin in range(0, len(mel), _TOGETHER):
             before = min(context, begin)
-            part = mel[begin - before : begin + _TOGETHER + context]
-            with torch.inference_mode():
-                sound: FloatArray = self.network(torch.from_numpy(part)[None])[0].numpy()
+            sound = self._sound(mel[begin - before : begin + _TOGETHER + context])
             found.append(sound[before * hop : (before + min(_TOGETHER, len(mel) - begin)) * hop])
         return np.concatenate(found)
 
@@ -119,7 +136,6 @@ def load_hifigan(path: Path, settings: MelSettings) -> HifiGan:
 
 def _config(values: JsonObject, where: str) -> HifiGanConfig:
     """The shape of the network in a configuration; raises CheckpointError where it has none."""
-    from nartk.models.hifigan import HifiGanConfig
 
     def require(is_right: bool, name: str) -> None:
         if not is_right:

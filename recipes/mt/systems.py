@@ -29,7 +29,7 @@ class System:
         flags: Training flags, besides those that all share; {updates} stands for its length, {longer} for
             twice that, {fewer} for an eighth.
         decoders: Strategies with options.
-        parts: What it is tested on besides, each under its name, a dot and this.
+        parts: Further splits that it is tested on, each under its name, a dot and this.
     """
 
     name: str

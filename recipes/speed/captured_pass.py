@@ -118,14 +118,14 @@ class Captured:
         return self.fetched[0].int(), self.fetched[1].clone()
 
 
-def measured(way: Callable[[], object], rounds: int) -> float:
+def measured(function: Callable[[], object], rounds: int) -> float:
     """The median time of a call, microseconds."""
     for _ in range(3):
-        way()
+        function()
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
-        way()
+        function()
         times.append(time.perf_counter() - start)
     return statistics.median(times) * 1e6
 

@@ -96,18 +96,15 @@ class Vocoder {
     int convolve(const Convolved& by, const float* x, int n, int channels, int ldx, float slope, int buffer, bool adds) {
         const Linear& w = *by.taps;
         const int size = w.inputs / channels, dilation = by.dilation, wide = w.width();
-        const int stride = w.type == Type::fp32 ? channels : w.groups() * w.group();
-        const size_t row = w.type == Type::fp32 ? 0 : w.type == Type::int8 ? stride : 2 * (size_t)stride;
         float* y = buffers[buffer].get((size_t)n * wide);
         std::vector<std::pair<int, int>> blocks;  // first row of those that lie `dilation` apart, which of them
         for (int phase = 0; phase < std::min(n, dilation); phase++)
             for (int begin = 0; phase + begin * dilation < n; begin += BLOCK_ROWS) blocks.emplace_back(phase, begin);
         const int parts = threads.parts((int)blocks.size(), (double)n * w.inputs * w.outputs / PART);
-        const size_t floats = (size_t)(BLOCK_ROWS + size) * channels, bytes = BLOCK_ROWS * row;
-        const size_t scratch = floats + (bytes + 3) / 4 + BLOCK_ROWS + 2 * PANEL;
+        const size_t floats = (size_t)(BLOCK_ROWS + size) * channels, scratch = 2 * floats + BLOCK_ROWS + PANEL;
         float* scratches = space.get(parts * scratch);
         threads.share((int)blocks.size(), parts, [&](int part, int first, int last) {
-            float *rows = scratches + part * scratch, *scales = rows + floats, *quantised = scales + BLOCK_ROWS;
+            float *rows = scratches + part * scratch, *quantised = rows + floats, *scales = quantised + floats;
             for (int b = first; b < last; b++) {
                 const auto [phase, begin] = blocks[b];
                 const int m = std::min(BLOCK_ROWS, (n - phase - 1) / dilation + 1 - begin);
@@ -121,12 +118,16 @@ class Vocoder {
                     const float* read = x + (size_t)from * ldx;
                     for (int k = 0; k < channels; k++) to[k] = read[k] >= 0.0f ? read[k] : read[k] * slope;
                 }
-                const void* inputs = rows;
-                if (w.type == Type::int8)
-                    kernels->to_int8(rows, m, w.inputs, channels, (uint8_t*)(inputs = quantised), stride, scales);
-                else if (w.type == Type::bf16)
-                    kernels->to_bf16(rows, m, w.inputs, channels, (uint16_t*)(inputs = quantised), stride);
-                kernels->linear(w, inputs, scales, m, stride, y + (phase + (size_t)begin * dilation) * wide,
+                // Rows are converted once, not with each window; in int8 all of a block have one scale.
+                const void* inputs = w.type == Type::fp32 ? rows : quantised;
+                const int held = (m + size - 1) * channels;
+                if (w.type == Type::int8) {
+                    kernels->to_int8(rows, 1, held, held, (uint8_t*)quantised, held, scales);
+                    std::fill(scales + 1, scales + m, scales[0]);
+                } else if (w.type == Type::bf16) {
+                    kernels->to_bf16(rows, 1, held, held, (uint16_t*)quantised, held);
+                }
+                kernels->linear(w, inputs, scales, m, channels, y + (phase + (size_t)begin * dilation) * wide,
                                 dilation * wide, 0, w.panels(), {Activation::none, adds});
             }
         });
@@ -149,7 +150,7 @@ std::shared_ptr<const Generator> generator_of(const py::dict& from) {
         found.taps = &parts[0].cast<std::shared_ptr<Layered>>()->packed->linear;
         found.before = parts[1].cast<int>();
         found.dilation = parts[2].cast<int>();
-        require(found.taps->inputs % channels == 0 && found.before >= 0 && found.dilation > 0,
+        require(channels % 4 == 0 && found.taps->inputs % channels == 0 && found.before >= 0 && found.dilation > 0,
                 "a convolution of another size");
         made->keep.push_back(parts[0]);
         return found;
