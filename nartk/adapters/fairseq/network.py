@@ -108,14 +108,14 @@ def _from_core(checkpoint: FairseqCheckpoint, config: type[C]) -> tuple[C, dict[
     return config.from_dict(settings), tensors
 
 
-def _from_fairseq(checkpoint: FairseqCheckpoint, declared: type[C]) -> tuple[C, dict[str, Tensor]]:
+def _from_fairseq(checkpoint: FairseqCheckpoint, settings: type[C]) -> tuple[C, dict[str, Tensor]]:
     """Configuration and weights of fairseq's own Transformer."""
     options = _Settings(checkpoint)
     options.refuse_unsupported()
     tensors = dict(_renewed(checkpoint.tensors))
     target = names_of(TARGET_WORDS[0], FAIRSEQ_NAMES, gated=False)
     output = [name for name in _OUTPUTS if name in tensors] or target
-    config = declared.from_dict(options.config(tensors, output[0]))
+    config = settings.from_dict(options.config(tensors, output[0]))
     made: dict[str, Tensor] = {}
     left = tensors.keys() - output
     for name in config.weight_shapes():
