@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nartk.cli import decode as decode_command
 from nartk.decoders.graphs.ngram_lm import load_ngram, read_arpa
-from nartk.errors import InputFileError, InputFormatError
+from nartk.errors import InputFileError, InputFormatError, VocabMismatchError
 from nartk.vocab import Vocab
 
 VOCAB = Vocab.from_words(["the", "cat", "sat", "dog"])
@@ -195,6 +197,42 @@ def test_a_broken_line_is_named(change: tuple[str, str], message: str, path: Pat
         read_arpa(path, VOCAB)
     assert str(caught.value).startswith(f"error[E204 InputFormat] {path}:{message}")
     assert str(caught.value).endswith(". Fix: give a model in ARPA format.")
+
+
+def write_words(path: Path, words: Iterable[str]) -> None:
+    """Writes a model of single words."""
+    lines = [f"-1 {word}\n" for word in words]
+    text = f"\\data\\\nngram 1={len(lines)}\n\\1-grams:\n{''.join(lines)}\\end\\\n"
+    path.write_text(text, encoding="utf-8")
+
+
+OTHER_UNITS = ". Fix: train it on text in the model's own words or pieces, such as spm_encode writes."
+
+
+@pytest.mark.parametrize(("known", "others"), [(0, 40), (1, 40), (9, 40), (0, 0), (2, 7)])
+def test_a_model_of_other_units_is_refused(known: int, others: int, tmp_path: Path) -> None:
+    """A model of words for a vocabulary of 40 pieces, some of which happen to be words."""
+    pieces = [f"a{i}" for i in range(20)] + [f"\u2581b{i}" for i in range(20)]
+    words = ["<s>", "</s>", *pieces[:known], *(f"b{i}" for i in range(others))]
+    path, vocab = tmp_path / "words.arpa", Vocab.from_words(pieces)
+    write_words(path, words)
+    with pytest.raises(VocabMismatchError) as caught:
+        load_ngram(str(path), vocab)
+    counts = f"{known} of the model's 44 words or pieces are among its {len(words)} words"
+    assert str(caught.value) == f"error[E302 VocabMismatch] {path}: {counts}{OTHER_UNITS}"
+    write_words(path, [*words, *pieces[known : 10 if others == 40 else 3]])
+    assert load_ngram(str(path), vocab).score((), 4) == pytest.approx(-math.log(10.0))
+
+
+def test_a_model_of_words_is_refused_for_the_shipped_pieces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, lm = Path(__file__).parents[1] / "README.md", tmp_path / "lm.arpa"
+    write_words(lm, sorted({"<s>", "</s>", "<unk>", *text.read_text(encoding="utf-8").split()}))
+    assert decode_command.main(["gec-en", str(text), "--strategy", "beam", "--lm", str(lm), "--quiet"]) == 4
+    error = capsys.readouterr().err
+    assert f"error[E302 VocabMismatch] {lm}: " in error
+    assert error.endswith(f"{OTHER_UNITS}\n")
 
 
 def test_other_files_are_named(path: Path, tmp_path: Path) -> None:
