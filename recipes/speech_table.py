@@ -75,7 +75,7 @@ def speed_cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def speed_notes(speed: dict[str, Any] | None) -> list[str]:
-    """Explanation of the figures of speed, and the machine that they were measured on."""
+    """Notes on the figures of speed, and on what they were measured on."""
     counts = {"1": 0, "32": 0} if speed is None else speed["sounds"]
     notes = [LEGEND.format(single=counts["1"], many=counts["32"])]
     if speed is not None:

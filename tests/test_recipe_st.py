@@ -194,7 +194,7 @@ def test_must_c_is_cut_as_it_is_segmented(tmp_path: Path) -> None:
             file.writeframes(talk.tobytes())
         spans = [(0.5, 0.25), (1.0, 1.5)]
         segments = [
-            f"- {{duration: {size:.6f}, offset: {begin:.6f}, rW: 3, uW: 0, speaker_id: spk.1, wav: ted_1.wav}}"
+            f"- {{duration: {size:.6f}, offset: {begin:.6f}, rW: 3, speaker_id: spk.1, wav: ted_1.wav}}"
             for begin, size in spans
         ]
         for ending, rows in (

@@ -346,14 +346,14 @@ def _draw_graph(axes: Axes, graph: JsonObject, seconds: float) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     path = set(graph["path"])
-    edges = [*pairwise(graph["path"])]
+    pairs = [*pairwise(graph["path"])]
     points = {
         vertex: ((vertex + 0.5) / graph["size"] * seconds, float(vertex in path))
         for vertex in graph["vertices"]
     }
     for begin, end, lprob in graph["links"]:
-        on_path = (begin, end) in edges
-        level = points[begin][1] == points[end][1] and not on_path
+        is_step = (begin, end) in pairs
+        level = points[begin][1] == points[end][1] and not is_step
         bend = (0.3 if points[begin][1] else -0.3) if level else 0.0
         axes.add_patch(
             FancyArrowPatch(
@@ -361,16 +361,16 @@ def _draw_graph(axes: Axes, graph: JsonObject, seconds: float) -> None:
                 points[end],
                 connectionstyle=f"arc3,rad={bend}",
                 arrowstyle="-",
-                color=_COLOURS[2] if on_path else "#999999",
-                alpha=1.0 if on_path or lprob is None else max(0.15, math.exp(lprob)),
-                linewidth=2.5 if on_path else 1.0,
-                label="path" if on_path else "link",
+                color=_COLOURS[2] if is_step else "#999999",
+                alpha=1.0 if is_step or lprob is None else max(0.15, math.exp(lprob)),
+                linewidth=2.5 if is_step else 1.0,
+                label="path" if is_step else "link",
             )
         )
     for on, colour, label in ((True, _COLOURS[2], "vertex of the path"), (False, "#999999", "other vertex")):
-        dots = [at for vertex, at in points.items() if (vertex in path) == on]
-        if dots:
-            across, up = zip(*dots, strict=True)
+        chosen = [at for vertex, at in points.items() if (vertex in path) == on]
+        if chosen:
+            across, up = zip(*chosen, strict=True)
             axes.scatter(across, up, s=14, color=colour, label=label, zorder=3)
     for vertex, word in zip(graph["path"][1:], graph["emitted"], strict=True):
         axes.annotate(

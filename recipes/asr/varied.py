@@ -62,7 +62,7 @@ def varied(
         yield Utterance(id, names[0].split("_")[1], sound, _text(digits))
 
 
-def spoken_anew(
+def respoken(
     utterances: Iterable[Utterance],
     recordings: Mapping[str, FloatArray],
     count: int,

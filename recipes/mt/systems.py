@@ -29,7 +29,7 @@ class System:
         flags: Training flags, besides those that all share; {updates} stands for its length, {longer} for
             twice that, {fewer} for an eighth.
         decoders: Strategies with options.
-        parts: Further splits that it is tested on, each under its name, a dot and this.
+        parts: Names of what it is tested on besides, which stand behind its own name and a dot.
     """
 
     name: str

@@ -36,11 +36,13 @@ def segments(data: Path, split: str) -> Iterator[tuple[Path, float, float, str, 
     """
     folder = data / "data" / split
     endings = ("yaml", "en", data.name.rpartition("-")[2])
-    lines, said, translated = (read_lines(folder / "txt" / f"{split}.{ending}") for ending in endings)
-    if not len(lines) == len(said) == len(translated):
-        counts = f"{len(lines)}, {len(said)} and {len(translated)}"
+    lines, transcripts, translations = (
+        read_lines(folder / "txt" / f"{split}.{ending}") for ending in endings
+    )
+    if not len(lines) == len(transcripts) == len(translations):
+        counts = f"{len(lines)}, {len(transcripts)} and {len(translations)}"
         raise SystemExit(f"mustc.py: {folder}/txt: lists of {counts} segments")
-    for line, *texts in zip(lines, said, translated, strict=True):
+    for line, *texts in zip(lines, transcripts, translations, strict=True):
         given = dict(_FIELD.findall(line))
         yield folder / "wav" / given["wav"], float(given["offset"]), float(given["duration"]), *texts
 
@@ -63,14 +65,14 @@ def main() -> None:
     data, output = args.data.resolve(), args.output.resolve()
     for split, name in SPLITS.items():
         (output / split).mkdir(parents=True, exist_ok=True)
-        found, heard = [], []
-        for number, (talk, begin, duration, said, translated) in enumerate(segments(data, name)):
+        found, transcripts = [], []
+        for number, (talk, begin, duration, transcript, translation) in enumerate(segments(data, name)):
             path = f"{split}/{talk.stem}_{number:06d}.wav"
             cut(talk, begin, duration, output / path)
-            found.append((path, translated))
-            heard.append(said)
+            found.append((path, translation))
+            transcripts.append(transcript)
         write_split(output, split, found, output)
-        write_lines(output / f"{split}.transcript.txt", heard)
+        write_lines(output / f"{split}.transcript.txt", transcripts)
     train_pieces(read_lines(output / "train.txt"), Recipe(INPUT, "unigram", args.pieces), output)
     write_input(output, INPUT)
 

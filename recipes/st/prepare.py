@@ -34,7 +34,7 @@ from sounds import (
     write_split,
     write_statistics,
 )
-from varied import spoken_anew
+from varied import respoken
 
 from nartk.vocab import SPECIALS
 
@@ -61,7 +61,7 @@ def write_sounds(output: Path, args: argparse.Namespace) -> Spoken:
         utterances = utterances_of("numbers", split, count=args.copies, **given)
         if split == "train" and args.anew:
             plain = utterances_of("numbers", split, count=1, **given)
-            anew = spoken_anew(plain, trained_recordings(args.without), args.anew, rng)
+            anew = respoken(plain, trained_recordings(args.without), args.anew, rng)
             utterances = itertools.chain(utterances, anew)
         found[split] = write_signals(output, split, utterances)
     return found
