@@ -167,6 +167,12 @@ class DaTransformer(ParallelDecoding):
         return self.fill(self.inputs(canvas, source), kept, source.memory, source.mask)
 
     def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
+        """The loss of `graph_losses`."""
+        return self.graph_losses(source, target, training=training, update=update)[0]
+
+    def graph_losses(
+        self, source: Encoded, target: Tensor, *, training: Training, update: int
+    ) -> tuple[Losses, TrainedGraphs | None]:
         """The negative log-likelihood of the targets, summed over all paths that say them (equation 5).
 
         Each target's is divided by its length with bos and eos, as in the authors' program; the total is
@@ -183,6 +189,9 @@ class DaTransformer(ParallelDecoding):
         With `ngram_order` the loss is minus the targets' `fuzzy_alignment` (Ma et al. 2023), and nothing is
         pinned. Its parts are ``ngrams``, the score, and ``length_ratio``. Targets of fewer tokens count for
         nothing.
+
+        Returns:
+            The loss, and the graphs that it is of; None: no target fits its graph.
         """
         config, by_source = self.config, self.config.upsampling == "source"
         target = F.pad(target, (1, 0), value=MASK)
@@ -200,7 +209,7 @@ class DaTransformer(ParallelDecoding):
             nothing = torch.stack([weights.sum() for weights in self.parameters()]).sum() * 0.0
             names = ["shown", *(("ngrams", "length_ratio") if training.ngram_order else ("words",))]
             names += ["length"] if config.upsampling == "predict" else []
-            return Losses(nothing, counts.sum(), {**dict.fromkeys(names, nothing.detach()), **parts})
+            return Losses(nothing, counts.sum(), {**dict.fromkeys(names, nothing.detach()), **parts}), None
 
         batch = _Batch(source, target[:, : int(counts.max())], counts, sizes)
         canvas = self.canvas(sizes)
@@ -213,7 +222,7 @@ class DaTransformer(ParallelDecoding):
             rows, positions = shown.nonzero().unbind(1)
             canvas = canvas.index_put((rows, path[rows, positions]), batch.target[rows, positions])
         with second:
-            _, match, links = self._graph(canvas, batch)
+            hidden, match, links = self._graph(canvas, batch)
         tokens = (counts - 1).sum()
         if training.ngram_order:
             aligned = fuzzy_alignment(match, links, batch.target, counts, training.ngram_order)
@@ -232,7 +241,7 @@ class DaTransformer(ParallelDecoding):
             length = length_loss(logits, counts - 1 - source_lengths)
             loss = loss + training.length_factor * length * tokens
             parts["length"] = length.detach()
-        return Losses(loss, tokens, parts)
+        return Losses(loss, tokens, parts), TrainedGraphs(fits, hidden, match, links, counts, sizes)
 
     def _graph(self, canvas: Tensor, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
         """The graph of a canvas [B,L] and what it says of the target.
@@ -274,6 +283,28 @@ class _Batch:
 
     source: Encoded
     target: Tensor
+    counts: Tensor
+    sizes: Tensor
+
+
+@dataclass(frozen=True)
+class TrainedGraphs:
+    """The graphs that a training step's loss is of, those of its second pass where it glances.
+
+    Attributes:
+        fits: [B'] bool, which of the batch's targets fit their graphs; the others have none here.
+        features: [B,L,D] of the vertices.
+        match: [B,T,L] log-probability of each token of the target, bos the first, at each vertex; pinned
+            where tokens were shown.
+        links: [B,L,L].
+        counts: [B] tokens of the targets, with bos and eos.
+        sizes: [B] vertices.
+    """
+
+    fits: Tensor
+    features: Tensor
+    match: Tensor
+    links: Tensor
     counts: Tensor
     sizes: Tensor
 

@@ -57,6 +57,12 @@ class SpeechTargets:
         """Those of the rows [B] bool."""
         return SpeechTargets(self.mel[which], self.durations[which], self.pitch[which], self.energy[which])
 
+    def trimmed(self, width: int) -> SpeechTargets:
+        """Those with so many phonemes; the others are padding."""
+        return SpeechTargets(
+            self.mel, self.durations[:, :width], self.pitch[:, :width], self.energy[:, :width]
+        )
+
 
 @dataclass(frozen=True)
 class Spectrograms:
@@ -160,7 +166,7 @@ class VarianceAdaptor(PartModule):
 
 def bins(values: Tensor, bounds: Tensor) -> Tensor:
     """Bins of values: of bounds [K] the first that is no lower, K above the last."""
-    return torch.bucketize(values.to(bounds.dtype), bounds)
+    return torch.bucketize(values.to(bounds.dtype).contiguous(), bounds)
 
 
 def durations_of(log_durations: Tensor, kept: Tensor, most: int) -> Tensor:

@@ -5,6 +5,7 @@ Symbols: B rows, S positions of the encoder, U target words, V words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from nartk.vocab import MASK as BLANK
 
 if TYPE_CHECKING:
     from nartk.models.transformer import Encoded, SourceEncoder
+
+ACOUSTIC_INPUTS = ("expected", "path")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,35 @@ class Training:
             if item.name.endswith("_weight") and not 0.0 <= getattr(self, item.name) <= 1.0:
                 raise UsageError(f"`{item.name}` is {getattr(self, item.name)}, not in [0, 1]")
         object.__setattr__(self, "schedule", Schedule.parse(self.glancing))
+
+
+@dataclass(frozen=True)
+class S2sTraining(Training):
+    """Settings of `--criterion nartk_s2s`, with the published defaults.
+
+    Raises:
+        UsageError: Same as Training; and the acoustic part's input is unknown.
+    """
+
+    glancing: str = setting("0.1", Training.__dataclass_fields__["glancing"].metadata["help"])
+    ctc_weight: float = setting(0.0, "share of the encoder's CTC head in the loss of its graph, in [0, 1]")
+    tts_factor: float = setting(5.0, "weight of the acoustic part's loss beside the graph's")
+    acoustic_input: str = setting(
+        "expected",
+        "the acoustic part reads in training: the expected features of each phoneme's vertex, over all paths "
+        "(expected), or the features of the vertices on the best path (path)",
+        choices=ACOUSTIC_INPUTS,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.tts_factor < math.inf:
+            raise UsageError(f"`tts_factor` is {self.tts_factor}, not 0 or more")
+        if self.acoustic_input not in ACOUSTIC_INPUTS:
+            raise UsageError(
+                f"`acoustic_input` is {self.acoustic_input!r}",
+                fix=f"choose from {', '.join(ACOUSTIC_INPUTS)}",
+            )
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         values |= {name: rng.choice((1, 3, 5)) for name in known if name.endswith("_kernel")}
         values |= {name: rng.randint(2, 9) for name in ("acoustic_ffn", "mel_features", "variance_bins")}
         values |= {"predictor_features": rng.randint(1, 9), "max_mel_len": rng.randint(1, 9)}
+    if "adaptor_features" in known:
+        values["adaptor_features"] = rng.randint(1, 9)
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values
@@ -153,5 +155,6 @@ def test_what_trains_an_architecture_is_declared() -> None:
             ("conformer", "owsm_ctc", "paraformer", "speech_dag", "speech_ctc"), ("nartk_speech",)
         ),
         "fastspeech2": ("nartk_tts",),
+        "daspeech": ("nartk_s2s",),
         "whisper": (),
     }

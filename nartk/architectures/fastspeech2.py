@@ -10,8 +10,7 @@ from nartk.architectures.decoders import AcousticDecoder
 from nartk.architectures.parts import Group, Part, Words
 from nartk.architectures.settings import setting
 
-_TINY = {
-    "d_model": 64,
+TINY_ACOUSTIC = {
     "acoustic_encoder_layers": 2,
     "acoustic_decoder_layers": 2,
     "acoustic_heads": 2,
@@ -25,7 +24,7 @@ _TINY = {
 @register_architecture(
     "fastspeech2",
     criterions=("nartk_tts",),
-    presets={"": {}, "_tiny": _TINY},
+    presets={"": {}, "_tiny": {"d_model": 64, **TINY_ACOUSTIC}},
     network="nartk.models.fastspeech2:FastSpeech2",
     engine=False,
 )

@@ -41,7 +41,6 @@ from nartk.tasks.nar import LossCriterion, LossModel, criterion_config
 from nartk.tasks.speech import AlikeBatches
 
 CRITERION = "nartk_tts"
-CRITERIONS = (CRITERION, "nartk_s2s")
 
 
 @dataclass
@@ -217,7 +216,7 @@ class SpeakingModel(LossModel):
         if corpus is None:
             raise UsageError(
                 f"--arch nartk_{cls.architecture.name} trains on speech, which the task does not read",
-                fix=f"give --task {', or --task '.join(CRITERIONS)}",
+                fix=f"give --task {cls.architecture.criterions[0]}",
             )
         model: LossModel = super().build_model(args, task)
         config, statistics = model.core.config, corpus.statistics
@@ -240,7 +239,7 @@ class SpeakingModel(LossModel):
 
 
 for _name, _each in architectures().items():
-    if {*CRITERIONS} & {*_each.criterions}:
+    if CRITERION in _each.criterions:
         _model = type(f"Speaking_{_name}", (SpeakingModel,), {"architecture": _each})
         register_presets(register_model(f"nartk_{_name}")(_model))
 
