@@ -74,7 +74,7 @@ def test_a_flag_means_one_thing(printed: Callable[..., str]) -> None:
     assert {*meanings["--json"]} == {"nartk-bench", "nartk-calibrate", "nartk-score"}
     # What is written there is the command's result, be it lines, a checkpoint or a folder.
     assert {*meanings["--output"]} == {
-        f"nartk-{name}" for name in ("average", "convert", "decode", "distill", "noise", "trace")
+        f"nartk-{name}" for name in ("align", "average", "convert", "decode", "distill", "noise", "trace")
     }
     assert meanings["--output"]["nartk-decode"] == meanings["--output"]["nartk-noise"]
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
