@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from nartk.decoders.graphs.beam import GraphSearch, WordLattice
@@ -13,7 +14,7 @@ from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.parallel import GraphScorer
+from nartk.protocols.parallel import GraphScorer, MelScorer
 from nartk.protocols.passes import IntArray
 from nartk.registry import HEAVIEST, WIDEST, option, register_decoder
 
@@ -42,7 +43,8 @@ class DagBeam(Native):
     `decode_no_consecutive_repeated_ngram` have no counterpart.
 
     A token's score is the log-probability of the word after those before it, without the language model.
-    Where nothing ends within the limit, the best prefix stands as it is.
+    Where nothing ends within the limit, the best prefix stands as it is. Models that speak do so at the
+    vertices of the likeliest path that emits an output.
     """
 
     needs = GraphScorer
@@ -71,5 +73,8 @@ class DagBeam(Native):
         for request, features, links, own, scores in zip(requests, *each, strict=True):
             lattice = WordLattice.of(links, own, self.decode_beta * scores)
             outputs = beam.run(lattice, request.max_len, scorer.vocab.eos)
-            found.append(Found(outputs, graph=partial(trace_graph, scorer, features, links)))
+            if isinstance(scorer, MelScorer):
+                outputs = [replace(each, vertices=lattice.path(each.tokens)) for each in outputs]
+            graph = partial(trace_graph, scorer, features, links)
+            found.append(Found(outputs, graph=graph, features=features))
         return found

@@ -93,7 +93,7 @@ class DagSample(PairOptions, Native):
             order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
             path, emitted, _ = drawn[order[0]]
             graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
-            found.append(Found([outputs[i] for i in order], graph=graph))
+            found.append(Found([outputs[i] for i in order], graph=graph, features=features))
         return found
 
     def _pairs(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:

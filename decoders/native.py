@@ -6,15 +6,17 @@ Symbols: B sentences, T tokens of an output.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
-from nartk.protocols.passes import IntArray
+from nartk.protocols.parallel import MelScorer
+from nartk.protocols.passes import FloatArray, IntArray
 from nartk.protocols.runs import Batching, BatchRun, Run
 
 
@@ -50,11 +52,13 @@ class Found:
         outputs: Best first.
         passes: Passes of the model that it took part in.
         graph: Gives what a trace shows of the graph that it was found in; None: there is none.
+        features: [L,D] of the vertices of that graph, of which speech is made; None: there is none.
     """
 
     outputs: Sequence[NativeOutput]
     passes: int = 1
     graph: Callable[[], GraphTrace] | None = None
+    features: FloatArray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +89,37 @@ class Native(Strategy):
             found = self.search(scorer, memory, requests)
         finally:
             scorer.free(memory)
+        mels = spectrograms_of(scorer, requests, found) if isinstance(scorer, MelScorer) else repeat(None)
         seconds = perf_counter() - start
         for request, each in zip(requests, found, strict=True):
             trace = request.trace
-            hypotheses = (_hypothesis(output, request.max_len, each.passes, trace) for output in each.outputs)
+            hypotheses = (
+                replace(_hypothesis(output, request.max_len, each.passes, trace), mel=next(mels))
+                for output in each.outputs
+            )
             graph = None if each.graph is None or not trace else each.graph()
             yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
+
+
+def spectrograms_of(
+    scorer: MelScorer, requests: Sequence[Request], found: Sequence[Found]
+) -> Iterator[FloatArray | None]:
+    """The spectrogram of each output of each sentence, in one call; None of an output without a path.
+
+    The features are those of its tokens' vertices, of equal ones output as one the first, and behind them
+    those of the last vertex, eos's, as in training. The authors' Viterbi keeps the last and leaves eos out.
+    """
+    paths: list[FloatArray | None] = []
+    for request, each in zip(requests, found, strict=True):
+        for output in each.outputs:
+            if each.features is None or output.vertices is None:
+                paths.append(None)
+                continue
+            last = len(each.features) - 1
+            vertices = [vertex for vertex in output.vertices[: request.max_len] if vertex != last]
+            paths.append(each.features[[*vertices, last]])
+    made = iter(scorer.spectrograms([path for path in paths if path is not None]))
+    return (None if path is None else next(made) for path in paths)
 
 
 def _hypothesis(output: NativeOutput, longest: int, passes: int, trace: bool) -> Hypothesis:

@@ -178,6 +178,12 @@ def durations_of(log_durations: Tensor, kept: Tensor, most: int) -> Tensor:
     return (wide(log_durations).exp() - 1.0).round().clamp(1, most).long() * phonemes
 
 
+def cut(durations: Tensor, most: int) -> Tensor:
+    """Durations [B,N] of which a row's sum to `most` frames, where they would be more."""
+    ends = durations.cumsum(1).clamp(max=most)
+    return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
+
+
 def regulate(x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
     """Repeats each phoneme for its frames: x [B,N,D], durations [B,N] int64 -> [B,T,D], frames [B].
 
@@ -221,16 +227,21 @@ class Acoustic(PartModule):
         Args:
             targets: The true prosody, which training reads in place of the predicted.
 
+        Without targets a spectrogram ends after `max_mel_len` frames.
+
         Raises:
-            PassError: A spectrogram has more frames than `max_mel_len`.
+            PassError: A target has more frames than that.
         """
         x = self.dropout(x + self.encoder_positions * self.table[: x.shape[1]].to(x.dtype))
         for layer in self.encoder:
             x = layer(x, kept)
         bounds = self.statistics.get_buffer("pitch_bounds"), self.statistics.get_buffer("energy_bounds")
         x, log_durations, pitch, energy = self.variance(x, kept, bounds, targets)
-        durations = durations_of(log_durations, kept, self.most) if targets is None else targets.durations
-        self.require_short(durations)
+        if targets is None:
+            durations = cut(durations_of(log_durations, kept, self.most), self.most)
+        else:
+            durations = targets.durations
+            self.require_short(durations)
         x, frames = regulate(x, durations)
         x = x + self.decoder_positions * self.table[: x.shape[1]].to(x.dtype)
         at = torch.arange(x.shape[1], device=x.device)
@@ -243,7 +254,7 @@ class Acoustic(PartModule):
         """Raises PassError where durations [B,N] sum to more frames than `max_mel_len`."""
         longest = int(durations.sum(1).max())
         if longest > self.most:
-            raise PassError(f"an output of {longest} frames, more than `max_mel_len` {self.most}")
+            raise PassError(f"a target of {longest} frames, more than `max_mel_len` {self.most}")
 
     def _mel_statistics(self) -> tuple[Tensor, Tensor]:
         return self.statistics.get_buffer("mel_mean"), self.statistics.get_buffer("mel_deviation")

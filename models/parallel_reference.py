@@ -136,6 +136,21 @@ class GraphOnTorch(FillsOnTorch):
         return Graphs(vertices, hidden[kept].float().cpu().numpy(), tuple(each))
 
 
+class SpeechOnTorch(OnTorch):
+    """Implements `MelScorer` for a network with an adaptor and an acoustic part."""
+
+    @torch.inference_mode()
+    def spectrograms(self, features: Sequence[FloatArray]) -> list[FloatArray]:
+        if not features:
+            return []
+        x, kept = padded([self._floats(each) for each in features])
+        mels = self.model.acoustic.mel(self.model.adaptor(x), kept)
+        return [each.float().cpu().numpy() for each in mels]
+
+    def _floats(self, values: FloatArray) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
+
+
 class FiresOnTorch(FillsOnTorch):
     """Implements `FireScorer`: its frames are the predictor's fires, which each emit a word."""
 

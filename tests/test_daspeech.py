@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
 import sys
 from argparse import Namespace
 from dataclasses import asdict
@@ -21,15 +22,27 @@ from support.tones import PITCHES, write_corpus
 from support.transformers_small import stir
 from torch import Tensor
 
+import nartk
 from nartk.architectures import architecture
 from nartk.architectures.daspeech import DaSpeechConfig
+from nartk.cli.convert import main as convert
+from nartk.cli.decode import main as decode
+from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.targets import SpeechCorpus, Utterance
+from nartk.decoders.graphs.beam import WordLattice
 from nartk.errors import CheckpointError, LengthMismatchError, UsageError
 from nartk.models import daspeech
 from nartk.models.da_transformer import TrainedGraphs, force
 from nartk.models.daspeech import DaSpeech, expected_states, path_states
 from nartk.models.fastspeech2 import LOSSES, SpeechTargets
 from nartk.models.losses import S2sTraining
+from nartk.processors.speech import SpokenText
+from nartk.processors.text import WhitespaceTokenizer
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.paragraph import Paragraph, Tokenized
+from nartk.protocols.spectrograms import MelSettings, Speech
+from nartk.serving.scorers import load_network
+from nartk.vocab import Vocab
 
 INF = math.inf
 WORDS, PAD, EOS = 9, 1, 2
@@ -334,7 +347,7 @@ def write_checkpoint(path: Path, name: str, flags: str) -> None:
     presets = {**found.presets[f"nartk_{name}_tiny"], **given}
     vocab = {"tgt_vocab": 4 + len(SYMBOLS), "src_vocab": 4 + len(SYMBOLS) if name == "fastspeech2" else 0}
     torch.manual_seed(len(name))
-    network = found.network(found.config(**presets, **vocab))
+    network = stir(found.network(found.config(**presets, **vocab)))
     args = Namespace(**asdict(network.config), arch=f"nartk_{name}_tiny")
     fairseq_host.save(path, args, {f"core.{key}": each for key, each in network.state_dict().items()})
 
@@ -411,3 +424,149 @@ def test_it_learns_jointly(acoustic_input: str, data: Path, tmp_path: Path) -> N
     logged = [{key: float(value) for key, value in each.items()} for each in logged if "mel" in each]
     for name in ("loss", "words", "mel", "duration", "pitch", "energy"):
         assert logged[-1][name] < 0.9 * logged[0][name], name
+
+
+# In use
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Any:
+    """A converted checkpoint of random weights, which has learned nothing, but speaks."""
+    write_checkpoint(data / "daspeech.pt", "daspeech", f"{FLAGS} {ACOUSTIC}")
+    command = [str(data / "daspeech.pt"), "--dict", str(data / "data" / "dict.txt")]
+    assert convert([*command, "--output", str(data / "model"), "--quiet"]) == 0
+    return nartk.load(data / "model")
+
+
+STRATEGIES: list[tuple[str, dict[str, Any]]] = [
+    ("dag-lookahead", {}),
+    ("dag-greedy", {"merge_repeats": True}),
+    ("dag-viterbi", {}),
+    ("dag-joint-viterbi", {}),
+    ("dag-beam", {"nbest": 2}),
+    ("dag-sample", {"nbest": 2}),
+]
+
+
+@pytest.mark.parametrize(("strategy", "options"), STRATEGIES)
+def test_outputs_are_spoken_at_their_vertices(
+    strategy: str, options: dict[str, Any], model: Any, data: Path
+) -> None:
+    """Spectrograms are those of the network's features at the vertices, and eos's, alone and together."""
+    sounds = [str(data / "data" / "sounds" / f"valid{i}.wav") for i in range(3)]
+    network = load_network(model.checkpoint).eval()
+    for size in (1, 3):
+        for sound, best in zip(
+            sounds, model.decode(sounds, strategy=strategy, batch_size=size, **options), strict=True
+        ):
+            frames = torch.from_numpy(model.checkpoint.input.read(sound, longest=9999).frames)[None]
+            with torch.no_grad():
+                source = network.encode(frames, torch.tensor([frames.shape[1]]))
+                features = network.vertices(network.canvas(network.sizes(source.lengths, 2.0)), source)[0]
+            for found in (best, *best.alternatives):
+                assert isinstance(found.output, Speech)
+                assert found.output.mel_settings == MelSettings(bins=5)
+                assert (str(found.output), found.output.fields()["mel_frames"]) == (
+                    found.text,
+                    len(found.output.mel),
+                )
+                words = [i for i in found.tokens if i != EOS]
+                assert len(found.output.mel) >= len(words) > 0
+                path = [*found.vertices[: len(words)], len(features) - 1]
+                with torch.no_grad():
+                    x = network.adaptor(features[path][None])
+                    (mel,) = network.acoustic.mel(x, torch.ones(1, len(path), dtype=torch.bool))
+                np.testing.assert_allclose(found.output.mel, mel.numpy(), rtol=0, atol=1e-4)
+
+
+def test_sound_is_written_beside_the_text(model: Any, data: Path, tmp_path: Path, capsys: Any) -> None:
+    sound = data / "data" / "sounds" / "valid1.wav"
+    assert decode([str(data / "model"), "--speech", str(tmp_path), str(sound)]) == 0
+    (found,) = model.decode([str(sound)])
+    assert capsys.readouterr().out == f"{found.text}\n"
+    written = read_sound(str(tmp_path / "valid1.wav"), rate=22050)
+    assert abs(len(written) - 256 * len(found.output.mel)) <= 256
+
+
+def test_of_equal_neighbours_the_first_is_spoken(model: Any, data: Path) -> None:
+    sounds = [str(data / "data" / "sounds" / f"valid{i}.wav") for i in range(12)]
+    merging = model.decode(sounds, strategy="dag-joint-viterbi", merge_repeats=True)
+    fewer = 0
+    for merged, plain in zip(merging, model.decode(sounds, strategy="dag-joint-viterbi"), strict=True):
+        pairs = zip((None, *plain.tokens), plain.tokens, plain.vertices, strict=False)
+        firsts = [vertex for before, token, vertex in pairs if token != before]
+        assert [*merged.vertices] == firsts
+        fewer += len(firsts) < len(plain.vertices)
+    assert fewer > 2
+
+
+def test_a_beams_path_is_the_likeliest_that_emits_its_words() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        size, count = int(rng.integers(4, 8)), int(rng.integers(1, 4))
+        links = np.full((size, size), -INF, np.float32)
+        above = np.triu_indices(size, 1)
+        links[above] = rng.normal(size=len(above[0])) * 2
+        words = np.stack([rng.permutation(4)[:3] + 4 for _ in range(size)]).astype(np.int32)
+        scores = rng.normal(size=words.shape).astype(np.float32)
+        words[-1, 0], scores[-1, 1:] = EOS, -INF
+        lattice = WordLattice.of(links, words, scores)
+        found = []
+        for inner in itertools.combinations(range(1, size - 1), min(count, size - 2)):
+            tokens = [int(words[vertex, rng.integers(3)]) for vertex in inner]
+            found.append([*tokens, EOS])
+        for tokens in found:
+            best = max(
+                (
+                    (score_of(links, words, scores, path, tokens), path)
+                    for path in paths_to(size, len(tokens))
+                ),
+                key=lambda each: each[0],
+            )
+            assert lattice.path(tokens) == [*best[1]]
+
+
+def paths_to(size: int, count: int) -> list[tuple[int, ...]]:
+    """Vertices behind the first of all paths with so many."""
+    return [(*inner, size - 1) for inner in itertools.combinations(range(1, size - 1), count - 1)]
+
+
+def score_of(links: Any, words: Any, scores: Any, path: tuple[int, ...], tokens: list[int]) -> float:
+    total, before = 0.0, 0
+    for vertex, token in zip(path, tokens, strict=True):
+        emitted = [float(scores[vertex, i]) for i in range(3) if words[vertex, i] == token]
+        total += float(links[before, vertex]) + (emitted[0] if emitted else -INF)
+        before = vertex
+    return total
+
+
+def test_speech_is_joined_and_text_stays_text() -> None:
+    words = Vocab.from_words(["a", "b"])
+    output = SpokenText(WhitespaceTokenizer(words), MelSettings(bins=2))
+    spoken = output.write(Hypothesis((4, 5, EOS), mel=np.ones((3, 2), np.float32)))
+    assert isinstance(spoken, Speech)
+    assert str(spoken) == "a b"
+    assert not isinstance(output.write(Hypothesis((4, EOS))), Speech)
+    both = output.join([spoken, spoken], Paragraph((Tokenized("a"), Tokenized("b")), ("", " ", "")))
+    assert isinstance(both, Speech)
+    assert both.mel.shape == (6, 2)
+
+
+def test_settings_of_spectrograms_are_converted_and_checked(data: Path, tmp_path: Path, capsys: Any) -> None:
+    write_checkpoint(tmp_path / "daspeech.pt", "daspeech", f"{FLAGS} {ACOUSTIC}")
+    folder = tmp_path / "data"
+    shutil.copytree(data / "data", folder)
+    command = [str(tmp_path / "daspeech.pt"), "--dict", str(folder / "dict.txt"), "--quiet"]
+    command += ["--output", str(tmp_path / "model")]
+    for values, message in (
+        ({"bins": 6}, "mel.json has 6 bins, the model 5"),
+        ({"bins": 5, "hop": 0}, "'mel': `hop` is 0"),
+        ({"bin": 5}, "'mel' is {'bin': 5}, no settings of spectrograms"),
+    ):
+        (folder / "mel.json").write_text(json.dumps(values))
+        assert convert(command) == 5
+        assert message in capsys.readouterr().err
+    (folder / "mel.json").write_text(json.dumps({"bins": 5, "sample_rate": 16000}))
+    assert convert(command) == 0
+    found = nartk.load(tmp_path / "model").checkpoint.output
+    assert found.mel_settings == MelSettings(bins=5, sample_rate=16000)

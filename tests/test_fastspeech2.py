@@ -27,7 +27,7 @@ from nartk.architectures import architecture
 from nartk.architectures.fastspeech2 import FastSpeech2Config
 from nartk.data.audio.targets import SpeechCorpus, Utterance
 from nartk.errors import InputFileError, LengthMismatchError, PassError, UsageError
-from nartk.models.fastspeech2 import LOSSES, FastSpeech2, SpeechTargets, bins, durations_of, regulate
+from nartk.models.fastspeech2 import LOSSES, FastSpeech2, SpeechTargets, bins, cut, durations_of, regulate
 from nartk.models.losses import TtsTraining
 
 WORDS, PAD, EOS = 12, 1, 2
@@ -330,11 +330,19 @@ def test_an_output_without_phonemes_has_no_frames() -> None:
     assert none.shape == (0, SMALL["mel_features"])
 
 
-def test_an_output_that_is_too_long_is_refused() -> None:
+def test_an_output_that_is_too_long_is_cut_and_a_target_refused() -> None:
+    assert cut(torch.tensor([[2, 1, 3, 4, 0], [1, 1, 1, 1, 0]]), 5).tolist() == [
+        [2, 1, 2, 0, 0],
+        [1, 1, 1, 1, 0],
+    ]
     network = random_network(7, max_mel_len=5).eval()
     source = network.encode(torch.tensor([[4, 5, 6, 7, 8, 9, EOS]]))
-    with pytest.raises(PassError, match=r"an output of \d+ frames, more than `max_mel_len` 5"):
-        network.acoustic.mel(source.memory, source.kept)
+    (mel,) = network.acoustic.mel(source.memory, source.kept)
+    assert len(mel) == 5
+    _, targets = random_batch(7, (7,))
+    targets.durations[0, 1] = 6
+    with pytest.raises(PassError, match=r"a target of \d+ frames, more than `max_mel_len` 5"):
+        network.acoustic(source.memory, source.kept, targets)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ vertex and a word.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,30 @@ class WordLattice:
         begins = np.searchsorted(numbers, np.arange(len(names)))
         edges = np.exp(links.astype(np.float64))
         return cls(edges, names, spoken, vertices, probs, begins, math.exp(log_probs[-1, 0]))
+
+    def path(self, tokens: Sequence[int]) -> list[int]:
+        """The vertices of the likeliest path that emits tokens, of equal ones the lowest from the end on.
+
+        Args:
+            tokens: An output that the lattice has, eos at its end or, where a limit cut it off, not.
+        """
+        last = len(self.edges) - 1
+        at = dict(zip(self.names.tolist(), self.spoken, strict=True))
+        mass, came = np.zeros(last + 1), []
+        mass[0] = 1.0
+        for token in tokens:
+            emitted = at.get(token)
+            if emitted is None:  # eos
+                emitted = np.zeros(last + 1)
+                emitted[last] = self.end
+            moved = mass[:, None] * self.edges  # [L,L]
+            came.append(moved.argmax(0))
+            mass = moved.max(0) * emitted
+            mass = mass / mass.max()
+        vertices = [int(mass.argmax())]
+        for before in reversed(came[1:]):
+            vertices.append(int(before[vertices[-1]]))
+        return vertices[::-1]
 
     def probs_of_words(self, moved: _Wide) -> _Wide:
         """The probability [k,U] of each word next, for those [k,L] of the next vertex."""

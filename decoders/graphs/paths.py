@@ -68,7 +68,7 @@ class OnePath(Native):
             output = spell(links, path, *chosen, merge_repeats=self.merge_repeats)
             output = replace(output, score=output.score / self.penalty(len(path) - 1))
             graph = partial(trace_graph, scorer, features, links, path, chosen[0].tolist())
-            found.append(Found([output], graph=graph))
+            found.append(Found([output], graph=graph, features=features))
         return found
 
     def _edges_first(

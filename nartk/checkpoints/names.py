@@ -17,6 +17,7 @@ TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target wo
 TOKENIZER = "spm.model"
 TARGET_TOKENIZER = "spm.target.model"
 INPUT = "input.json"  # of a folder of training data: the settings of an input processor that reads no text
+MEL = "mel.json"  # settings of the spectrograms that a model speaks
 CALIBRATION = "calibration.json"  # which nartk-calibrate adds
 COSTS = "costs.json"  # which nartk-bench --tune adds
 ADDED = (CALIBRATION, COSTS)  # no part of the model

@@ -11,7 +11,7 @@ from nartk.protocols.outputs import NO_TEXT, Output
 
 if TYPE_CHECKING:
     from nartk.errors import NartkError
-    from nartk.protocols.passes import Source
+    from nartk.protocols.passes import FloatArray, Source
 
 WINDOW = 4096  # sentences read ahead and sorted by length: memory does not grow with the input
 
@@ -99,6 +99,7 @@ class Hypothesis:
         trace: A TokenTrace for each token, where a trace was asked for.
         spans: Begin and end of each token but eos, positions of the encoder; None: they are not known.
         vertices: The vertex of a DA-Transformer's graph that each token is at; None: there is no one path.
+        mel: Log-mel frames [T,F] of its speech, of models that speak; None: it has none.
         output: Form in which it is written, by the model's output processor, text by most; the pipeline fills
             it in, as what follows.
         pieces: The dictionary's word or piece of a word for each token.
@@ -114,6 +115,7 @@ class Hypothesis:
     trace: tuple[TokenTrace, ...] | None = None
     spans: tuple[tuple[float, float], ...] | None = None
     vertices: tuple[int, ...] | None = None
+    mel: FloatArray | None = field(default=None, repr=False, compare=False)
     output: Output = NO_TEXT
     pieces: tuple[str, ...] = ()
     alternatives: tuple[Hypothesis, ...] = ()

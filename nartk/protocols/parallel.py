@@ -176,6 +176,17 @@ class GraphScorer(ParallelScorer, Protocol):
         """Reads what is wanted of the words at vertices [N,D]: asked for only where they are needed."""
 
 
+@runtime_checkable
+class MelScorer(Protocol):
+    """A model that speaks: its acoustic part maps the features of an output's tokens to a mel spectrogram."""
+
+    def spectrograms(self, features: Sequence[FloatArray]) -> list[FloatArray]:
+        """Log-mel frames [T,F] of outputs, each of the features [N,D] of its tokens' vertices, eos the last.
+
+        A token has at least one frame and eos none; an output is cut where the model's longest ends.
+        """
+
+
 def always_banned(words: Sequence[int], count: int) -> Ragged:
     """Forbids the same words at each of `count` positions."""
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(words))

@@ -11,7 +11,7 @@ from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
 from nartk.architectures.settings import Config
-from nartk.checkpoints.names import DICTIONARY, INPUT, TOKENIZER
+from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError, named
 from nartk.files import Folder, JsonObject
@@ -19,6 +19,8 @@ from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
 from nartk.processors import bpe as text_bpe
 from nartk.processors import load_processor, named_file
+from nartk.processors.speech import NAME as SPEECH
+from nartk.processors.speech import mel_settings
 from nartk.version import __version__
 from nartk.vocab import Vocab
 
@@ -131,6 +133,8 @@ def _convert_speech(
 ) -> Config:
     """Writes the model folder of what reads sound, as the folder of its training data says.
 
+    Of a model that speaks it may have ``mel.json``, the settings of spectrograms.
+
     That is the folder of the dictionary, if it is given, else the one that the checkpoint names. It has what
     `nartk.tasks.speech` reads: the input processor's settings with their files, and the output's words.
     """
@@ -157,6 +161,15 @@ def _convert_speech(
         if _is_file(folder, name)
     }
     load_processor("input", opened, settings, target.specials)  # refused now, not when it is needed
+    speaks: dict[str, JsonObject] = {}
+    if hasattr(config, "mel_features"):
+        mel = opened.json(MEL) if opened.has(MEL) else {"bins": config.mel_features}
+        found = mel_settings(mel, str(folder / MEL))
+        if found.bins != config.mel_features:
+            raise CheckpointError(
+                f"{MEL} has {found.bins} bins, the model {config.mel_features}", where=str(folder)
+            )
+        speaks["output"] = {"name": SPEECH, "mel": asdict(found)}
     pieces = folder / TOKENIZER if tokenizer is None else tokenizer
     save_checkpoint(
         output,
@@ -167,6 +180,7 @@ def _convert_speech(
         target_vocab=target,
         tokenizer=pieces if os.path.isfile(pieces) else None,
         input={**settings, "shortest": config.least_frames},
+        split=speaks,
         others=files,
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
