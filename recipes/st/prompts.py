@@ -116,7 +116,7 @@ def names_of(number: int, language: str) -> list[str]:
 def words(language: str) -> dict[str, Word]:
     """The words of a language's recordings, by their names."""
     rows = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]]
-    return {name: Word(text, tuple(said.split())) for code, name, text, said in rows if code == language}
+    return {name: Word(text, tuple(phonemes.split())) for code, name, text, phonemes in rows if code == language}
 
 
 @cache
@@ -149,18 +149,18 @@ def joined(names: Sequence[str], language: str, rng: np.random.Generator) -> Spo
         begins.append((at + len(gap)) / RATE)
         pieces += [gap, sounds[name]]
         at += len(gap) + len(sounds[name])
-    said = tuple(phoneme for name in names for phoneme in texts[name].phonemes)
+    phones = tuple(phoneme for name in names for phoneme in texts[name].phonemes)
     text = " ".join(texts[name].words for name in names)
-    return Spoken(np.concatenate([*pieces, behind]), text, said, tuple(begins))
+    return Spoken(np.concatenate([*pieces, behind]), text, phones, tuple(begins))
 
 
-def _counted(count: int, name: str, say: Callable[[int], list[str]]) -> list[str]:
+def _counted(count: int, name: str, spell: Callable[[int], list[str]]) -> list[str]:
     """Several of a unit, of which one is not counted."""
-    return [name] if count == 1 else [*say(count), name]
+    return [name] if count == 1 else [*spell(count), name]
 
 
-def _rest(number: int, say: Callable[[int], list[str]]) -> list[str]:
-    return say(number) if number else []
+def _rest(number: int, spell: Callable[[int], list[str]]) -> list[str]:
+    return spell(number) if number else []
 
 
 def _cut(samples: FloatArray) -> FloatArray:
