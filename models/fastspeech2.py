@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from nartk.architectures.decoders import AcousticDecoder
 from nartk.architectures.fastspeech2 import FastSpeech2Config
-from nartk.architectures.parts import Group
+from nartk.architectures.parts import Group, Positions
 from nartk.architectures.positions import sinusoids
 from nartk.architectures.settings import Config
 from nartk.errors import PassError
@@ -212,8 +212,8 @@ class Acoustic(PartModule):
         super().__init__(part, config)
         self.most: int = part.settings["most"]
         self.dropout = Dropout(config.dropout)
-        positions = max(self.most, config.max_source_len, config.max_target_len + 1)
-        table = torch.from_numpy(sinusoids(positions, part.settings["features"]).copy())
+        positions: Positions = part["positions"]
+        table = torch.from_numpy(sinusoids(positions.count, positions.features).copy())
         self.register_buffer("table", table, persistent=False)
         nn.init.ones_(self._mel_statistics()[1])
         init_linears(self)

@@ -15,7 +15,14 @@ from nartk.architectures import architecture, architectures
 from nartk.architectures.settings import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
-from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
+from nartk.protocols.parallel import (
+    BlockScorer,
+    CanvasScorer,
+    FireScorer,
+    FrameScorer,
+    GraphScorer,
+    MelScorer,
+)
 from nartk.protocols.passes import CopiesSource, PassScorer
 from nartk.vocab import Vocab
 
@@ -141,6 +148,7 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
         FireScorer,
         FrameScorer,
         GraphScorer,
+        MelScorer,
     )
     assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
 

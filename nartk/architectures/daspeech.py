@@ -34,14 +34,15 @@ _PUBLISHED = {
     },
     network="nartk.models.daspeech:DaSpeech",
     strategy="dag-lookahead",
-    engine=False,
 )
 @dataclass(frozen=True)
 class DaSpeechConfig(SpeechEncoder, GraphDecoder, AcousticDecoder):
     """The shape of a DA-Transformer over speech whose vertices an acoustic part reads through an adaptor."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (MelScorer,), "", "nartk.models.parallel_reference:SpeechOnTorch"
+        (MelScorer,),
+        "nartk.engine.parallel_scorer:SpeechOnEngine",
+        "nartk.models.parallel_reference:SpeechOnTorch",
     )
 
     acoustic_features: int = setting(256, "features of a phoneme in the acoustic part; 0: d_model")

@@ -96,14 +96,14 @@ class Engine:
     def length_logits(self, memories: _Ints) -> FloatArray: ...
     def graph(self, memories: _Ints, lengths: _Ints, words: _Ints) -> tuple[FloatArray, FloatArray]: ...
     def speak(self, features: FloatArray, lengths: _Ints) -> dict[str, FloatArray]:
-        """Spectrograms of vectors [N,D] of phonemes, those of a sentence one after the other.
+        """Spectrograms of vectors [N,D] of phonemes, or of vertices; those of a sentence follow each other.
 
         Returns:
             ``mel`` [T,F] of all sentences and ``frames`` of each; ``durations`` [N], and as predicted
             ``log_durations``, ``pitch`` and ``energy`` [N].
 
         Raises:
-            PassError: A sentence has no phoneme, too many of them, or more frames than `max_mel_len`.
+            PassError: A sentence has no phoneme, or more than there are positions.
         """
 
     def fill(

@@ -150,3 +150,13 @@ class GraphOnEngine(OnEngine):
         return Graphs(
             sizes, features, tuple(x.reshape(size, size) for x, size in zip(each, sizes, strict=True))
         )
+
+
+class SpeechOnEngine(OnEngine):
+    """Implements `MelScorer`."""
+
+    def spectrograms(self, features: Sequence[FloatArray]) -> list[FloatArray]:
+        if not features:
+            return []
+        found = self._engine.speak(np.concatenate(features), [len(each) for each in features])
+        return np.split(found["mel"], np.cumsum(found["frames"])[:-1])

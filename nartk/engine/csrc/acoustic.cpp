@@ -83,10 +83,16 @@ void Engine::speak(const float* features, const int* lengths, int count, Spoken&
         for (size_t i = 0; i < values.size(); i++)
             kernels->add(x + i * step, vectors + (std::lower_bound(bounds, bounds + acoustic.bounds, values[i]) - bounds) * d, d);
     };
-    for (int b = 0; b < count; features += (size_t)lengths[b++] * d) {
+    for (int b = 0; b < count; features += (size_t)lengths[b++] * acoustic.inputs()) {
         const int n = lengths[b];
         float* x = space.x.get((size_t)n * step);
-        for (int i = 0; i < n; i++) {
+        if (acoustic.up) {
+            const int wide = acoustic.up->width();
+            float* inner = space.inner.get((size_t)n * wide);
+            linear(space, *acoustic.up, features, n, acoustic.inputs(), inner, wide, {Activation::relu, false});
+            linear(space, *acoustic.down, inner, n, wide, x, step);
+        }
+        for (int i = 0; i < n && !acoustic.up; i++) {
             std::memcpy(x + (size_t)i * step, features + (size_t)i * d, d * sizeof(float));
             std::fill(x + (size_t)i * step + d, x + (size_t)(i + 1) * step, 0.0f);
         }
@@ -97,16 +103,13 @@ void Engine::speak(const float* features, const int* lengths, int count, Spoken&
         embed(x, pitch, acoustic.pitch_bounds, acoustic.pitch_vectors);
         const std::vector<float> energy = predict(space, acoustic.energy, x, n);
         embed(x, energy, acoustic.energy_bounds, acoustic.energy_vectors);
-        long long frames = 0;
+        int t = 0;
         std::vector<int> each(n, 0);  // the last is of eos, which is not heard
         for (int i = 0; i + 1 < n; i++) {
             const float predicted = std::nearbyint(std::exp(durations[i]) - 1.0f);
             each[i] = predicted >= 1.0f ? (int)std::min(predicted, (float)acoustic.most) : 1;
-            frames += each[i];
+            t += each[i] = std::min(each[i], acoustic.most - t);  // a spectrogram ends there
         }
-        if (frames > acoustic.most)
-            throw PassFault("an output of " + number(frames) + " frames, more than `max_mel_len` " + number(acoustic.most));
-        const int t = (int)frames;
         float* y = space.joined.get((size_t)std::max(1, t) * step);
         for (int i = 0, at = 0; i < n; i++)
             for (int k = 0; k < each[i]; k++, at++)

@@ -144,6 +144,9 @@ struct Acoustic {
     const float *pitch_vectors = nullptr, *energy_vectors = nullptr;  // [bounds+1,d]
     const Linear* out = nullptr;
     const float *mean = nullptr, *deviation = nullptr;  // of the corpus's frames, which training divided out
+    // Between what is read and vectors of phonemes, ReLU between them; null: these are read.
+    const Linear *up = nullptr, *down = nullptr;
+    int inputs() const { return up ? up->inputs : features; }
 };
 
 struct Network {
@@ -281,7 +284,7 @@ class Engine {
     void length_logits(const int* memories, int count, float* to);
     // Log-probabilities of the next vertex, [L,L] of each graph: hidden [N,d] of graphs of L vertices.
     void links(const float* hidden, const int* lengths, int count, float* to);
-    // Spectrograms of vectors [N,d] of sentences of so many phonemes.
+    // Spectrograms of what is read [N,inputs] of sentences of so many phonemes, the last of which is eos.
     void speak(const float* features, const int* lengths, int count, Spoken& spoken);
     // Logits [m,V] of hidden features [m,d].
     void logits(const Linear& head, const float* hidden, int count, float* to);

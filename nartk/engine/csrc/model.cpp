@@ -321,6 +321,13 @@ struct Builder {
         network->features = from["features"].cast<int>();
         const int d = network->features;
         if (from.contains("acoustic")) network->acoustic = acoustic(part(from, "acoustic"));
+        const py::dict adaptor = part(from, "adaptor");
+        network->acoustic.up = linear(adaptor, "up");
+        network->acoustic.down = linear(adaptor, "down");
+        require(!network->acoustic.up || (network->acoustic.down &&
+                                          network->acoustic.down->inputs == network->acoustic.up->outputs &&
+                                          network->acoustic.down->outputs == network->acoustic.features),
+                "an adaptor of another size");
         network->ctc = linear(from, "ctc");
         require(!network->ctc || network->ctc->inputs == d, "a CTC head of another size");
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);

@@ -264,13 +264,13 @@ py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::obj
     return py::make_tuple(matrix(hidden, runner.engine.network->output->inputs), links);
 }
 
-// Spectrograms of vectors [N,d] of sentences of so many phonemes, and their prosody.
+// Spectrograms of sentences of so many phonemes, and their prosody.
 py::dict speak(Runner& runner, const Floats& features, const py::object& of_each) {
     const Acoustic& acoustic = runner.engine.network->acoustic;
     const Ints lengths = ints(of_each);
     py::ssize_t total = 0;
     for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
-    if (features.ndim() != 2 || features.shape(1) != acoustic.features || features.shape(0) != total)
+    if (features.ndim() != 2 || features.shape(1) != acoustic.inputs() || features.shape(0) != total)
         throw PassFault("vectors of phonemes of another size");
     Spoken spoken;
     {
