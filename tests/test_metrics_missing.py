@@ -31,7 +31,7 @@ OF_TEXT = [
     and {"gold", "hyp_m2"}.isdisjoint(metric.reads)  # type: ignore[attr-defined]
     and not metric.reads_sound  # type: ignore[attr-defined]
 ]
-OF_ONE = ("wer", "cer")
+OF_ONE = ("wer", "cer", "ser")
 SOURCES = ["the cat sit on a mat .", "a b c d e f", "he go home now then", "rain fall", "we was late ."]
 OUTPUTS = ["the cat sits on a mat .", "a b d e f", "he goes home now then", "rain fall down", "we were late"]
 FIRST = ["the cat sits on the mat .", "a b c d e f", "he went home then", "rain falls", "we were late ."]
