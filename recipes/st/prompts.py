@@ -116,7 +116,9 @@ def names_of(number: int, language: str) -> list[str]:
 def words(language: str) -> dict[str, Word]:
     """The words of a language's recordings, by their names."""
     rows = [line.split("\t") for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]]
-    return {name: Word(text, tuple(phonemes.split())) for code, name, text, phonemes in rows if code == language}
+    return {
+        name: Word(text, tuple(phonemes.split())) for code, name, text, phonemes in rows if code == language
+    }
 
 
 @cache
