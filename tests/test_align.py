@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from nartk.data.audio.spectra import mel_and_energy
 from nartk.data.audio.targets import SpeechCorpus
 from nartk.errors import InputFileError, UsageError
 from nartk.models.ctc_alignment import ctc_best_states
+from nartk.processors.speech import mel_settings
 from nartk.protocols.parallel import FrameScorer
 from nartk.protocols.passes import Want
 from nartk.protocols.spectrograms import MelSettings
@@ -112,6 +114,7 @@ def test_durations_are_those_of_the_best_states(
     assert (code, len(corpus)) == (0, 8)
     assert "8 recordings of" in err
     assert (tmp_path / "out" / "test.txt").read_text().splitlines() == [pieces_of(line) for line in said]
+    assert mel_settings(json.loads((tmp_path / "out" / "mel.json").read_text()), "") == MelSettings()
     files = (tmp_path / "out" / "test.lst").read_text().splitlines()
     assert files == [str(folder / f"{i}.wav") for i in range(8)]
 

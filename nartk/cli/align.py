@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nartk.checkpoints import names
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_model, load_model
 from nartk.cli._output import add_output, progress, tell
@@ -22,7 +23,7 @@ from nartk.errors import (
     StrategyMismatchError,
     number_of,
 )
-from nartk.files import make_folder, read_lines, reading, shown, writing
+from nartk.files import make_folder, read_lines, reading, shown, write_json, writing
 from nartk.protocols.spectrograms import MelSettings
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Aligns texts to recordings by a model with CTC, and writes what speech output is trained on:
 SPLIT.speech.npz, with the log-mel spectrogram of each recording and the duration, pitch and energy of each of
-its phonemes; SPLIT.txt, the phonemes, a line a recording; and SPLIT.lst, the recordings. SPLIT as in LIST.
+its phonemes; SPLIT.txt, the phonemes, a line a recording; SPLIT.lst, the recordings; and mel.json, settings
+of the spectrograms, which a trained model keeps. SPLIT as in LIST.
 
 The likeliest alignment is taken, and frames that say nothing belong to the phoneme before them, those at the
 beginning to the first. Durations are whole frames of the spectrogram, all of which they share out. Pitch is
@@ -112,10 +114,12 @@ def main(argv: Sequence[str]) -> int:
     left_out = len(records) - len(kept)
     if not kept:
         raise InputFileError("no recording is aligned", fix="see the errors of each", where=args.list)
-    names, lines, utterances = zip(*kept, strict=True)
+    sounds, lines, utterances = zip(*kept, strict=True)
     corpus = SpeechCorpus.of(utterances)
     corpus.write(folder / f"{path.stem}{SUFFIX}")
-    for suffix, column in ((".txt", lines), (".lst", map(os.path.abspath, names))):
+    with writing(folder / names.MEL) as file:
+        write_json(file, asdict(settings))
+    for suffix, column in ((".txt", lines), (".lst", map(os.path.abspath, sounds))):
         with writing(folder / f"{path.stem}{suffix}") as file:
             file.writelines(f"{each}\n" for each in column)
     seconds = int(corpus.frames.sum()) * settings.hop / settings.sample_rate

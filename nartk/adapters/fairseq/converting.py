@@ -133,10 +133,9 @@ def _convert_speech(
 ) -> Config:
     """Writes the model folder of what reads sound, as the folder of its training data says.
 
-    Of a model that speaks it may have ``mel.json``, the settings of spectrograms.
-
     That is the folder of the dictionary, if it is given, else the one that the checkpoint names. It has what
-    `nartk.tasks.speech` reads: the input processor's settings with their files, and the output's words.
+    `nartk.tasks.speech` reads: the input processor's settings with their files, and the output's words; of a
+    model that speaks it may have ``mel.json``, the settings of spectrograms.
     """
     config: Any = model.config
     where = str(checkpoint.path)
