@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -223,8 +224,7 @@ def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Ten
     A list is padded with its own last number: a masked cell still meets the values, and another token's
     might be NaN.
     """
-    longest = max(len(each) for each in lists)
-    padded = [[*each, *[each[-1]] * (longest - len(each))] for each in lists]
-    lengths = torch.tensor([len(each) for each in lists])
-    kept = torch.arange(longest) < lengths[:, None]
-    return torch.tensor(padded, device=device), kept.to(device)
+    lengths = torch.tensor([len(each) for each in lists])[:, None]
+    flat, columns = torch.tensor([*chain.from_iterable(lists)]), torch.arange(int(lengths.max()))
+    padded = flat[lengths.cumsum(0) - lengths + torch.minimum(columns, lengths - 1)]
+    return padded.to(device), (columns < lengths).to(device)

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nartk.errors import PassError
-from nartk.models.layers import Attention, pad_lists
+from nartk.models.layers import Attention
 from nartk.models.transformer import Encoded
-from nartk.protocols.contexts import CellPool, Contexts, Handles, PendingPass
+from nartk.protocols.contexts import CellLists, Cells, Contexts, Handles, Marks, PendingPass, runs
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
 from nartk.protocols.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
@@ -130,7 +130,7 @@ class PassesOnTorch(OnTorch, Contexts):
     def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
         super().__init__(model, vocab, **settings)
         Contexts.__init__(self, self.limits)
-        self._source_pool = CellPool()
+        self._source_cells = CellLists()
         config = self.model.config
 
         def stores() -> list[_Store]:
@@ -143,17 +143,17 @@ class PassesOnTorch(OnTorch, Contexts):
     def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
         """Computes the decoder's keys and values of sources, each position in a cell of its own."""
         super()._remember(encoded, held)
-        for each in held:
-            each.beside["cells"] = self._source_pool.take(len(each.memory))
-        flat = self._tensor([cell for each in held for cell in each.beside["cells"]])
+        rows, cells = self._source_cells.fill([len(each.memory) for each in held])
+        for each, row in zip(held, rows, strict=True):
+            each.beside["row"] = row
+        flat = torch.from_numpy(cells).to(self.device)
         memory = encoded.memory[encoded.kept]  # [B,S,d_model] -> [N,d_model]
         for layer, store in zip(self.model.decoder.layers, self._source_stores, strict=True):
-            store.grow(self._source_pool.size)
+            store.grow(self._source_cells.pool.size)
             store.kv[flat] = layer.cross_attention.kv(memory)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        for held in self._memories.remove(memory):
-            self._source_pool.release(held.beside["cells"])
+        self._source_cells.remove([held.beside["row"] for held in self._memories.remove(memory)])
 
     @torch.inference_mode()
     def run(self, work: Pass, want: Want) -> Scores:
@@ -177,12 +177,10 @@ class PassesOnTorch(OnTorch, Contexts):
     def _features(self, work: Pass, waiting: PendingPass) -> Tensor:
         """Inputs [N,d_model] of the output layer after each token of a pass."""
         model = self.model
-        cells = self._tensor(waiting.cells)
-        seen, counted = pad_lists(waiting.visible, self.device)
+        cells, seen, counted, source, kept = self._listed(work, waiting)
         mask = counted[:, None, None]
         if model.decoder.relative is not None:  # by places in the lists, of which a token's own is the last
             mask = model.decoder.relative.mask(counted.sum(1, keepdim=True) - 1, counted[:, None])
-        source, kept = pad_lists([each.beside["cells"] for each in self._rows(work.memory)], self.device)
         x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
         for layer, target, memory in zip(
             model.decoder.layers, self._target_stores, self._source_stores, strict=True
@@ -191,6 +189,17 @@ class PassesOnTorch(OnTorch, Contexts):
             source_kv = memory.gather(source, layer.cross_attention.heads)
             x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
         return model.decoder.finish(x)[:, 0]
+
+    def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Cells [N] of a pass, those that they see [N,T] and of their sources [N,S], and which count."""
+        starts, which = runs(work.memory)
+        rows = [each.beside["row"] for each in self._rows(work.memory[starts])]
+        source, held = self._source_cells.padded(rows)
+        lists: tuple[Cells | Marks, ...] = waiting.seen, waiting.counted, source[which], held[which]
+        cells, seen, counted, sources, kept = (
+            torch.from_numpy(each).to(self.device) for each in (waiting.cells, *lists)
+        )
+        return cells, seen, counted, sources, kept
 
 
 class CopiesOnTorch(OnTorch):

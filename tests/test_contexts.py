@@ -136,6 +136,7 @@ class Play:
         for i, cells in enumerate(waiting.visible):
             assert [self.serials[cell] for cell in cells] == self.naive.ancestors(work, serials, i)
             assert cells[-1] == waiting.cells[i]
+            assert set(waiting.seen[i, len(cells) :].tolist()) <= {cells[-1]}  # no other token's, behind them
         assert max(waiting.cells) < self.contexts.size
 
     def commit(self) -> None:
@@ -317,6 +318,16 @@ def test_a_pass_that_is_dropped_keeps_nothing() -> None:
     assert contexts.cells_in_use == 0
     contexts.commit(contexts.begin(a_pass([handle], [ROOT]), memories), [0])
     assert contexts.cells_in_use == 1
+
+
+def test_a_pass_remembers_what_it_was_given() -> None:
+    contexts, memories = begun()
+    (handle,) = contexts.open(1)
+    work = a_pass([handle, handle], [ROOT, 0])
+    waiting = contexts.begin(work, memories)
+    work.contexts[:], work.parents[:] = 9, ROOT  # the caller's arrays
+    contexts.commit(waiting, [0, 1])
+    assert contexts.cells(handle) == waiting.cells.tolist()
 
 
 def test_a_pass_ends_once_and_where_it_began() -> None:

@@ -288,7 +288,7 @@ def play_with_contexts(case: Case) -> None:
     scorer.close(sorted(rows))
     scorer.free(memory)
     assert scorer.cells_in_use == 0
-    assert scorer._source_pool.in_use == 0
+    assert scorer._source_cells.pool.in_use == 0
 
 
 def read_trees(
@@ -424,7 +424,7 @@ def test_broken_rules_are_refused_and_change_nothing(
         act(scorer, work)
     assert caught.value.message == message
     assert scorer.cells_in_use == 0
-    assert scorer._source_pool.in_use == 2
+    assert scorer._source_cells.pool.in_use == 2
     assert (scorer.run(work, Want()).rows([0, 1]) == wanted).all()
 
 

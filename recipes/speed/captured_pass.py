@@ -66,12 +66,12 @@ class Captured:
     def __init__(self, rows: Rows) -> None:
         self.scorer, work = rows.scorer, rows.work(_CELLS - 1)
         waiting = self.scorer.begin(work, self.scorer._memories)
-        columns = [work.tokens[:, None], work.positions[:, None], np.array(waiting.cells)[:, None]]
-        held = [each.beside["cells"] for each in self.scorer._rows(work.memory)]
-        numbers = np.concatenate([*columns, np.array(waiting.visible), np.array(held)], 1)
+        cells, seen, _, source, _ = self.scorer._listed(work, waiting)
+        columns = [torch.tensor(each)[:, None] for each in (work.tokens, work.positions)]
+        numbers = torch.cat([*columns, *(each.cpu() for each in (cells[:, None], seen, source))], 1)
         self.scorer.commit(waiting, ())
         cuda = self.scorer.device.type == "cuda"
-        self.sent = torch.from_numpy(numbers.astype(np.int32))
+        self.sent = numbers.int()
         self.sent = self.sent.pin_memory() if cuda else self.sent
         self.block = self.sent.to(self.scorer.device)
         for store in self.scorer._target_stores:  # buffers must not move once they are captured
