@@ -708,7 +708,7 @@ def test_quality_is_measured_with_speed(
         (
             "--metric blue --ref {ref}",
             2,
-            "no metric 'blue'. Fix: did you mean 'bleu'? choose from bleu, cer, chrf, ",
+            "no metric 'blue'. Fix: did you mean 'bleu'? choose from asr-bleu, bleu, cer, chrf, ",
         ),
         ("--ref {nowhere}", 2, "cannot read: No such file or directory. Fix: give a readable file"),
         ("--ref {short}", 4, "short has 3 sentences, but the output has 4. Fix"),

@@ -154,12 +154,13 @@ def _parser() -> Parser:
         metavar="FILE",
         help="references of the sentences, a line for each of FILE",
     )
+    texts = [name for name, metric in METRICS.all().items() if not getattr(metric, "reads_sound", False)]
     quality.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help=f"{', '.join(METRICS.all())}, with its options of nartk-score if need be, in quotes; of several "
+        help=f"{', '.join(texts)}, with its options of nartk-score if need be, in quotes; of several "
         f"scores the first; may be given again (default, with --ref: {DEFAULT_METRIC})",
     )
     random = parser.add_argument_group("random weights, in place of MODEL and FILE")
