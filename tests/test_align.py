@@ -12,9 +12,9 @@ import pytest
 import torch
 from support import tiny
 from support.commands import main_of
-from support.numbers import spoken_numbers
 from support.recipe_scripts import RECIPES
 from support.sounds import noise, sine, wav
+from support.spoken_numbers import spoken_numbers
 
 import nartk
 from nartk.data.audio.pitch import fundamental, interpolated

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support import tiny
 from support.commands import main_of
-from support.numbers import spoken_numbers
 from support.recipe_scripts import RECIPES
+from support.spoken_numbers import spoken_numbers
 
 import nartk
 

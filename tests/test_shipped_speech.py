@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from support.commands import run
 from support.metrics import error_rate
-from support.numbers import spoken_numbers
 from support.recipe_scripts import RECIPES
+from support.spoken_numbers import spoken_numbers
 
 import nartk
 from nartk.cli.decode import main

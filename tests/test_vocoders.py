@@ -13,9 +13,9 @@ import pytest
 import torch
 from support import fairseq_host
 from support.metrics import error_rate
-from support.numbers import spoken_numbers
 from support.recipe_scripts import RECIPES
 from support.sounds import noise, sine
+from support.spoken_numbers import spoken_numbers
 from torch.nn.functional import conv1d, conv_transpose1d, leaky_relu
 
 import nartk
