@@ -268,9 +268,9 @@ def test_labels_of_a_decoder_lie_where_its_frames_are(tmp_path: Path) -> None:
         at += size
     assert len(runs) > 2
     np.testing.assert_allclose(found.times, runs, atol=1e-9)
-    with pytest.raises(StrategyMismatchError, match="buffers of a model that has 2 labels a position"):
+    with pytest.raises(StrategyMismatchError, match="buffers of 2 labels a position"):
         buffers_for(loaded)
-    with pytest.raises(StrategyMismatchError, match="buffers of a model that has 2 labels a position"):
+    with pytest.raises(StrategyMismatchError, match="buffers of 2 labels a position"):
         buffers_of(loaded)
 
 

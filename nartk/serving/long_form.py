@@ -133,12 +133,9 @@ class Buffers:
 
 
 def require_positions(model: Model) -> None:
-    """Raises StrategyMismatchError where a model has other positions than its encoder."""
-    if model.config.labels_per_position > 1:
-        raise StrategyMismatchError(
-            f"buffers of a model that has {model.config.labels_per_position} labels a position",
-            fix="decode the recording as a whole, or use a model that has one",
-        )
+    """Raises StrategyMismatchError where a model has several labels a position of its encoder."""
+    if (labels := model.config.labels_per_position) > 1:
+        raise StrategyMismatchError(f"buffers of {labels} labels a position", fix="decode it as a whole")
 
 
 def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window]) -> list[_Ints]:
@@ -172,8 +169,7 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
 
     Raises:
         UsageError: They are shorter than eight positions, or the model reads no sound.
-        StrategyMismatchError: The model, such as Whisper, has no frames that can be read by themselves, or
-            other positions than its encoder.
+        StrategyMismatchError: It has no frames to be read alone, as Whisper, or several labels a position.
     """
     if model.sound is None:
         raise UsageError(

@@ -59,10 +59,8 @@ class Model:
         pretokenized: True if lines are sentences as the model reads them, tokenised where it was trained on
             tokens, and outputs are left as it writes them.
         guard: True if the guard of a model that has one judges its outputs (`processors.guard`).
-        min_edit_confidence: The least probability of a single edit, below which the guard undoes it; None: as
-            the model's folder says.
-        buffers: Buffers that recordings of any length are cut into (`buffers_for`); None: a source is read
-            as a whole.
+        min_edit_confidence: Least probability of an edit that the guard keeps; None: what the folder says.
+        buffers: Buffers that recordings are cut into (`buffers_for`); None: a source is read as a whole.
         vad: True if words are left out where nobody speaks (`nartk.serving.activity`).
         others: Other models that it keeps loaded, the one used last at the end.
 
@@ -91,9 +89,8 @@ class Model:
         _ = self.guarding  # refused now, not when it is needed
 
     def __repr__(self) -> str:
-        checkpoint = self.checkpoint
         return (
-            f"Model({str(checkpoint.folder)!r}, architecture={checkpoint.architecture!r}, "
+            f"Model({str(self.checkpoint.folder)!r}, architecture={self.checkpoint.architecture!r}, "
             f"device={self.device!r}, dtype={self.dtype!r}, parameters={self.parameters:,})"
         )
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from fairseq.models import BaseFairseqModel, register_model_architecture
@@ -33,6 +33,7 @@ FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
 # fairseq's own names of options.
 FAIRSEQ_FLAGS = {"d_model": ["encoder_embed_dim"], "decoder_features": ["decoder_embed_dim"]}
 _PROMPT = "encoder_prompt."  # weights of what encodes words beside frames
+Sample: TypeAlias = dict[str, Any]  # what a dataset of fairseq gives, an item or a batch
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from nartk.architectures import architectures
 from nartk.models.losses import Training, TtsTraining
 from nartk.models.transformer import Encoded
-from nartk.tasks.core_model import CoreModel, Drafted, register_presets
+from nartk.tasks.core_model import CoreModel, Drafted, Sample, register_presets
 
 NAR_CRITERION = "nartk_nar"
 
@@ -115,9 +115,7 @@ class LossCriterion(FairseqCriterion):
         options = (item.name for item in fields(cls.settings) if item.init)
         return cls(task, cls.settings(**{name: getattr(cfg, name) for name in options}))
 
-    def forward(
-        self, model: Any, sample: dict[str, Any], reduce: bool = True
-    ) -> tuple[Tensor, Tensor | int, dict[str, Any]]:
+    def forward(self, model: Any, sample: Sample, reduce: bool = True) -> tuple[Tensor, Tensor | int, Sample]:
         """Loss (nats, summed), how many tokens, and what to log."""
         total, tokens, parts = model(
             target=sample["target"], training=self.training_options, **sample["net_input"]
@@ -133,7 +131,7 @@ class LossCriterion(FairseqCriterion):
         return total, count, logged
 
     @staticmethod
-    def reduce_metrics(logging_outputs: list[dict[str, Any]]) -> None:
+    def reduce_metrics(logging_outputs: list[Sample]) -> None:
         """Means over all workers' tokens; losses in nats."""
         tokens = sum(log["sample_size"] for log in logging_outputs)
         if tokens == 0:

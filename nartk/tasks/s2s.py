@@ -30,7 +30,7 @@ from nartk.data.audio.targets import SpeechCorpus
 from nartk.errors import CheckpointError
 from nartk.files import read_lines
 from nartk.models.losses import S2sTraining
-from nartk.tasks.core_model import read_model, register_presets
+from nartk.tasks.core_model import Sample, read_model, register_presets
 from nartk.tasks.nar import LossCriterion, LossModel, criterion_config
 from nartk.tasks.speech import Speech, SpeechTask, SpeechTaskConfig
 from nartk.tasks.tts import SpeakingModel, batched, read_speech
@@ -49,10 +49,10 @@ class SpokenTargets(Speech):
         super().__init__(data.items, data.processor, data.vocab, data.options, trains=data.trains)
         self.corpus = corpus
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Sample:
         return {**super().__getitem__(index), "speech": self.corpus[self.items[index].number]}
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    def collater(self, samples: list[Sample]) -> Sample:
         """A batch as of sources and targets, with speech."""
         batch = super().collater(samples)
         if batch:

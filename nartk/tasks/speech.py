@@ -45,6 +45,7 @@ from nartk.files import Folder, read_lines, reading
 from nartk.processors import load_processor
 from nartk.processors.text import load_output
 from nartk.protocols.passes import FeatureSource
+from nartk.tasks.core_model import Sample
 from nartk.vocab import FAIRSEQ, Vocab
 
 LISTS = (".tsv", ".scp", ".lst")
@@ -143,7 +144,7 @@ class Speech(AlikeBatches):
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Sample:
         item, options = self.items[index], self.options
         rng = np.random.default_rng((options.seed, self.epoch, index))
         source = self._read(index, rng.choice(self.speeds))
@@ -171,7 +172,7 @@ class Speech(AlikeBatches):
             source = replace(source, words=words, prompt=prompt)
         return source if speed == 1.0 else replace(source, frames=change_tempo(source.frames, speed))
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    def collater(self, samples: list[Sample]) -> Sample:
         """A batch: frames [B,T,F] of lengths [B], target [B,U] with eos, and what else there is."""
         if not samples:
             return {}

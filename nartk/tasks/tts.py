@@ -36,7 +36,7 @@ from nartk.errors import InputFileError, LengthMismatchError, UsageError, number
 from nartk.files import read_lines
 from nartk.models.fastspeech2 import SpeechTargets
 from nartk.models.losses import TtsTraining
-from nartk.tasks.core_model import register_presets
+from nartk.tasks.core_model import Sample, register_presets
 from nartk.tasks.nar import LossCriterion, LossModel, criterion_config
 from nartk.tasks.speech import AlikeBatches
 
@@ -102,10 +102,10 @@ class Texts(AlikeBatches):
     def __len__(self) -> int:
         return len(self.targets)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> Sample:
         return {"id": index, "target": self.targets[index], "speech": self.corpus[index]}
 
-    def collater(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    def collater(self, samples: list[Sample]) -> Sample:
         """A batch: tokens [B,N] with eos, which are source and target, and speech."""
         if not samples:
             return {}
