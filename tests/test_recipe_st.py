@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.recipe_scripts import RECIPES, assert_refused, script
+from support.recipe_scripts import RECIPES, assert_refused, imported, script
 
 from nartk.architectures import architecture
 from nartk.data.text import CORPORA
@@ -99,6 +99,31 @@ def test_numbers_are_said_anew_by_their_speakers(tmp_path: Path) -> None:
     assert all(len(each) == 3 for each in lengths.values())
     assert {numbers("test").get(Path(p).stem, numbers("dev").get(Path(p).stem, {}))["speaker"]
             for p in lines(data / "test.tsv")[1:]} == {"theo"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("language", "column"), [("de", "de_tok"), ("fr", "fr")])
+def test_words_of_numbers_are_the_corpuss(language: str, column: str) -> None:
+    words = imported("st", "number_words.py").WORDS[language]
+    rows = [row for split in ("train", "dev", "test") for row in numbers(split).values()]
+    assert len(rows) == 7000
+    assert [words(int(row["number"])) for row in rows] == [row[column] for row in rows]
+
+
+def test_new_numbers_are_none_that_are_tested(tmp_path: Path) -> None:
+    data = prepared(tmp_path, "--target", "de", "--new", "300", "--without", "theo") / "data"
+    root, *paths = lines(data / "train.tsv")
+    texts, said = lines(data / "train.txt"), lines(data / "train.transcript.txt")
+    made = [i for i, path in enumerate(paths) if "new-" in path]
+    assert len(made) == 300
+    for i in made:
+        digits = "".join(str(DIGITS.index(word)) for word in said[i].split())
+        assert digits == str(int(digits))
+        assert texts[i] == german(int(digits))
+        with wave.open(str(Path(root) / paths[i])) as sound:
+            assert sound.getnframes() > 800 * len(digits)
+    assert {len(said[i].split()) for i in made} == {2, 3, 4}
+    kept = {row["en_digits"] for split in ("dev", "test") for row in numbers(split).values()}
+    assert not kept & {said[i] for i in made}
 
 
 def test_one_model_is_asked_for_three_tasks(tmp_path: Path) -> None:

@@ -55,11 +55,11 @@ def varied(
             continue
         own = by_speaker[speakers[int(rng.integers(len(speakers)))]]
         digits = _number(sorted(own), rng)
-        while _text(digits) in unspoken:
+        while text_of(digits) in unspoken:
             digits = _number(sorted(own), rng)
         names = _drawn(own, digits, rng)
         sound = strange(_spoken([recordings[name] for name in names], rng), rng)
-        yield Utterance(id, names[0].split("_")[1], sound, _text(digits))
+        yield Utterance(id, names[0].split("_")[1], sound, text_of(digits))
 
 
 def respoken(
@@ -97,7 +97,8 @@ def _number(digits: Sequence[str], rng: np.random.Generator) -> str:
     return "".join(rng.choice(list(digits), size))
 
 
-def _text(digits: str) -> str:
+def text_of(digits: str) -> str:
+    """The words of digits."""
     return " ".join(WORDS[int(digit)] for digit in digits)
 
 

@@ -1,7 +1,7 @@
 """Makes the lists, translations and words of the recipe of speech translation.
 
-python recipes/st/prepare.py --target de|fr --output OUT [--copies N] [--anew N] [--without SPEAKER]
-                             [--tasks] [--quick]
+python recipes/st/prepare.py --target de|fr --output OUT [--copies N] [--anew N] [--new N]
+                             [--without SPEAKER] [--tasks] [--quick]
     OUT/data/{train,valid,test}.tsv, lists of spoken numbers; OUT/data/{train,valid,test}.txt, their
     translations, and .transcript.txt, what is said; OUT/data/input.json, how they are read, with the
     OUT/data/cmvn.json that features are normalised by; OUT/data/dict.txt, the words
@@ -15,14 +15,15 @@ import argparse
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "asr"))
 
-from corpora import Utterance
+from corpora import Utterance, numbers
+from number_words import WORDS
 from sounds import (
     DIGITS,
     STATISTICS,
@@ -34,7 +35,7 @@ from sounds import (
     write_split,
     write_statistics,
 )
-from varied import respoken
+from varied import respoken, text_of
 
 from nartk.vocab import SPECIALS
 
@@ -52,6 +53,22 @@ def write_words(output: Path, texts: Iterable[str], *more: str) -> int:
     return len(ordered) + len(more)
 
 
+def new_numbers(
+    speakers: Sequence[str], count: int, taken: Collection[str], rng: np.random.Generator
+) -> Iterator[Utterance]:
+    """Numbers of two to four digits, each as likely, without a sound; none says what is `taken`."""
+    made = 0
+    while made < count:
+        digits = int(rng.integers(2, 5))
+        number = int(rng.integers(10 ** (digits - 1), 10**digits))
+        text = text_of(str(number))
+        if text not in taken:
+            translations = {language: words(number) for language, words in WORDS.items()}
+            speaker = speakers[int(rng.integers(len(speakers)))]
+            yield Utterance(f"new-{made:05d}", speaker, np.zeros(0, np.float32), text, translations)
+            made += 1
+
+
 def write_sounds(output: Path, args: argparse.Namespace) -> Spoken:
     """Writes the sounds of all parts; returns their paths in the folder with the utterances."""
     rng = np.random.default_rng(1)
@@ -59,10 +76,15 @@ def write_sounds(output: Path, args: argparse.Namespace) -> Spoken:
     for split in SPLITS:
         given = {"without": args.without, "quick": args.quick, "rng": rng}
         utterances = utterances_of("numbers", split, count=args.copies, **given)
-        if split == "train" and args.anew:
+        recordings = trained_recordings(args.without) if split == "train" else {}
+        if recordings and args.anew:
             plain = utterances_of("numbers", split, count=1, **given)
-            anew = respoken(plain, trained_recordings(args.without), args.anew, rng)
-            utterances = itertools.chain(utterances, anew)
+            utterances = itertools.chain(utterances, respoken(plain, recordings, args.anew, rng))
+        if recordings and args.new:
+            speakers = sorted({name.split("_")[1] for name in recordings})
+            taken = {each.text for part in SPLITS[1:] for each in numbers(part)}
+            others = new_numbers(speakers, args.new, taken, rng)
+            utterances = itertools.chain(utterances, respoken(others, recordings, 1, rng))
         found[split] = write_signals(output, split, utterances)
     return found
 
@@ -116,6 +138,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--anew", type=int, default=0, help="times that each number is said anew, by `varied` (default: 0)"
+    )
+    parser.add_argument(
+        "--new", type=int, default=0, help="numbers that the corpus has not, said as those (default: 0)"
     )
     parser.add_argument("--without", default="", help="a speaker who does not train, and alone is tested")
     parser.add_argument("--tasks", action="store_true", help="write the data of a model of three tasks too")

@@ -4,6 +4,7 @@
 #   recipes/st/run.sh [--task text] [--target de|fr] [--quick] [--work DIR] [--device cpu|cuda]
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N] [--others-updates N]
 #                     [--frames N] [--dtype fp32|bf16|int8] [--jobs N] [--without SPEAKER] [--copies N] [--anew N]
+#                     [--new N]
 #
 # Stages: prepare first models decode score verify speed table. A stage that has finished is not run again;
 # --stage runs the stages it names, finished or not, and no others. Training and the models within their stage
@@ -14,6 +15,7 @@
 #   --copies   of each number that trains, all but one changed (default 2)
 #   --anew     times that each is said anew of other recordings, at other speeds and levels, by other
 #              microphones, in noise (default 0)
+#   --new      numbers that the corpus has not, said so too (default 12000, --quick 100)
 #   --quick    small models on 400 numbers, few updates: every stage for real, in minutes on two cores
 #   --only     these systems alone, of ctc, ctc-sc, owsm, ctc-decoder, ctc-glat, dag, ar; all begin with ctc
 #   --d-model  width of all models (default 128; --quick 64)
@@ -31,17 +33,17 @@ source "$here/../stages.sh"
 source "$here/../speech.sh"
 stages=(prepare first models decode score verify speed table)
 task=text target=de quick= work= device=cpu only= d_model= updates= others= frames=4000 dtype=fp32 jobs= chosen=
-without= copies= anew=0
+without= copies= anew=0 new=
 metrics=(bleu wer ser)
 # SpecAugment, as in recipes/asr.
 masks=(--time-width 10 --bin-width 8)
 
-usage() { sed -n '2,28s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,29s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew)
+    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -61,6 +63,7 @@ while [ $# -gt 0 ]; do
     --without) without=$2 ;;
     --copies) copies=$2 ;;
     --anew) anew=$2 ;;
+    --new) new=$2 ;;
   esac
   shift 2
 done
@@ -71,11 +74,11 @@ require "$chosen" train,score,audio "${stages[@]}"
 mkdir -p "$work"
 
 if [ -n "$quick" ]; then
-  : "${updates:=40}" "${d_model:=64}" "${copies:=1}"
+  : "${updates:=40}" "${d_model:=64}" "${copies:=1}" "${new:=100}"
   heads=2 size=(--encoder-layers 4 --subsampling-channels 8)
   speed=(--rounds 2 --single 5 --many 30 --threads 1) batches=1,8
 else
-  : "${updates:=3000}" "${d_model:=128}" "${copies:=2}"
+  : "${updates:=3000}" "${d_model:=128}" "${copies:=2}" "${new:=12000}"
   heads=4 size=(--encoder-layers 4 --subsampling-channels 32)
   speed=(--rounds 3 --single 100 --many 500 --threads 1) batches=1,8,32
 fi
@@ -95,7 +98,7 @@ describe() {
 prepare() {
   local tasks=
   [ -z "$(systems model | grep -P '^model\towsm\t')" ] || tasks=1
-  python "$here/prepare.py" --target "$target" --output "$work" --copies "$copies" --anew "$anew" \
+  python "$here/prepare.py" --target "$target" --output "$work" --copies "$copies" --anew "$anew" --new "$new" \
     --without "$without" ${tasks:+--tasks} ${quick:+--quick}
 }
 
