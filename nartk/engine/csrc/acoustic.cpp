@@ -25,13 +25,8 @@ void Engine::convolve(Workspace& space, const Linear& taps, int channels, const 
 }
 
 void Engine::acoustic_layer(Workspace& space, const Layer& layer, float* x, int n) {
-    const int d = network->acoustic.features, step = step_of(d), width = layer.width();
-    const int wide = layer.qkv->width() + LANES, inner = layer.ffn.up->width() + LANES;
-    float* qkv = space.projected.get((size_t)n * wide);
-    linear(space, *layer.qkv, x, n, step, qkv, wide);
-    float* attended = space.attended.get((size_t)n * width);
-    attend_products(space, layer, nullptr, qkv, wide, Rows(&n, 1), attended);
-    linear(space, *layer.out, attended, n, width, x, step, {Activation::none, true});
+    const int d = network->acoustic.features, step = step_of(d), inner = layer.ffn.up->width() + LANES;
+    attend_positions(space, layer, nullptr, x, step, Rows(&n, 1), x, step, true);
     normed(layer.self_norm, x, n, x);
     float* between = space.inner.get((size_t)n * inner);
     convolve(space, *layer.ffn.up, d, x, n, step, between, inner, {layer.ffn.activation, false});
@@ -80,8 +75,10 @@ void Engine::speak(const float* features, const int* lengths, int count, Spoken&
     };
     // Adds the vector of each phoneme's bin: of bounds the first that is no lower.
     const auto embed = [&](float* x, const std::vector<float>& values, const float* bounds, const float* vectors) {
-        for (size_t i = 0; i < values.size(); i++)
-            kernels->add(x + i * step, vectors + (std::lower_bound(bounds, bounds + acoustic.bounds, values[i]) - bounds) * d, d);
+        for (size_t i = 0; i < values.size(); i++) {
+            const auto bin = std::lower_bound(bounds, bounds + acoustic.bounds, values[i]) - bounds;
+            kernels->add(x + i * step, vectors + bin * d, d);
+        }
     };
     for (int b = 0; b < count; features += (size_t)lengths[b++] * acoustic.inputs()) {
         const int n = lengths[b];

@@ -349,6 +349,8 @@ class Engine {
     const float* convolved(Workspace& space, const float* frames, int count, int first, int last);
     void attend_products(Workspace& space, const Layer& layer, const Distances* distances, const float* qkv, int wide,
                          const Rows& rows, float* attended);
+    void attend_positions(Workspace& space, const Layer& layer, const Distances* distances, const float* y, int step,
+                          const Rows& rows, float* to, int ldt, bool residual);
     void convolve(const Depthwise& by, const float* x, int ldx, const Rows& rows, float* y, int ldy);
     void gate(Workspace& space, const Gating& gating, const float* y, const Rows& rows, float* to, int ldt,
               bool residual);

@@ -301,6 +301,17 @@ void Engine::attend_products(Workspace& space, const Layer& layer, const Distanc
     });
 }
 
+// Positions y [n,step] of rows, projected and attending to one another -> to, or added to it.
+void Engine::attend_positions(Workspace& space, const Layer& layer, const Distances* distances, const float* y, int step,
+                              const Rows& rows, float* to, int ldt, bool residual) {
+    const int n = (int)rows.size.size(), wide = layer.qkv->width() + LANES, width = layer.width();
+    float* qkv = space.projected.get((size_t)n * wide);
+    linear(space, *layer.qkv, y, n, step, qkv, wide);
+    float* attended = space.attended.get((size_t)n * width);
+    attend_products(space, layer, distances, qkv, wide, rows, attended);
+    linear(space, *layer.out, attended, n, width, to, ldt, {Activation::none, residual});
+}
+
 void Engine::convolve(const Depthwise& by, const float* x, int ldx, const Rows& rows, float* y, int ldy) {
     const int n = (int)rows.size.size(), before = (by.size - 1) / 2, across = rounded(by.channels, LANES);
     threads.share(n, threads.parts(n, (double)n * by.size * across / PART), [&](int, int first, int last) {
@@ -343,12 +354,7 @@ void Engine::speech_layer(Workspace& space, const Layer& layer, const Distances*
     const int n = (int)rows.size.size(), step = step_of(network->features), d = network->features;
     if (layer.ffn_before.up) feed_forward(space, layer.ffn_before, layer.norm_first, x, n);
     const auto attend = [&](const float* y, float* to, int ldt, bool residual) {
-        const int wide = layer.qkv->width() + LANES, width = layer.width();
-        float* qkv = space.projected.get((size_t)n * wide);
-        linear(space, *layer.qkv, y, n, step, qkv, wide);
-        float* attended = space.attended.get((size_t)n * width);
-        attend_products(space, layer, distances, qkv, wide, rows, attended);
-        linear(space, *layer.out, attended, n, width, to, ldt, {Activation::none, residual});
+        attend_positions(space, layer, distances, y, step, rows, to, ldt, residual);
     };
     if (layer.merge_out) {  // Kim et al. 2022, section 3.2
         const int wide = 2 * step + LANES;
@@ -404,22 +410,12 @@ void Engine::condition(Workspace& space, float* x, int n) {
 // line on which each token is one long. The running sum is fp64, so that rounding neither adds a token nor loses one.
 void Engine::fire(Workspace& space, Memory& memory) {
     const Parallel& parallel = network->parallel;
-    const int d = network->features, n = memory.length, across = 3 * d, one = parallel.fire_out->width();
+    const int d = network->features, n = memory.length, one = parallel.fire_out->width();
     const int wide = parallel.fire_taps ? parallel.fire_taps->width() : step_of(network->features);
     float* inner = space.inner.get((size_t)n * wide);
     float* weights = space.logits.get((size_t)n * one);
     if (parallel.fire_taps) {
-        float* patches = space.patches.get((size_t)n * across);
-        for (int i = 0; i < n; i++)
-            for (int k = 0; k < 3; k++) {
-                float* to = patches + (size_t)i * across + k * d;
-                const int at = i + k - 1;
-                if (at < 0 || at >= n)
-                    std::fill(to, to + d, 0.0f);
-                else
-                    std::memcpy(to, memory.output.data() + (size_t)at * d, d * sizeof(float));
-            }
-        linear(space, *parallel.fire_taps, patches, n, across, inner, wide, {Activation::relu, false});
+        convolve(space, *parallel.fire_taps, d, memory.output.data(), n, d, inner, wide, {Activation::relu, false});
     } else {
         float* x = space.patches.get((size_t)n * wide);  // rows as wide as kernels read them
         for (int i = 0; i < n; i++) {
