@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
-from fairseq.models import BaseFairseqModel, register_model_architecture
+from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import shapes, to_network
-from nartk.architectures import Architecture
+from nartk.architectures import Architecture, architectures
 from nartk.architectures.settings import JOINT, Config
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.loading import load_checkpoint
@@ -198,10 +198,16 @@ def read_model(name: str) -> tuple[Transformer, Checkpoint | FairseqCheckpoint]:
     return to_network(checkpoint), checkpoint
 
 
-def register_presets(model: type[CoreModel]) -> None:
-    """Registers fairseq's `--arch` names of a model: its architecture's presets."""
-    for name, settings in model.architecture.presets.items():
-        register_model_architecture(f"nartk_{model.architecture.name}", name)(_preset(model, settings))
+def register_models(base: type[CoreModel], *criterions: str) -> None:
+    """Registers with fairseq a model of each architecture that a criterion trains, with its presets."""
+    for name, each in architectures().items():
+        if not {*criterions} & {*each.criterions}:
+            continue
+        own = {"architecture": each, "__module__": base.__module__}
+        model = type(f"{base.__name__}_{name}", (base,), own)
+        register_model(f"nartk_{name}")(model)
+        for preset, settings in each.presets.items():
+            register_model_architecture(f"nartk_{name}", preset)(_preset(model, settings))
 
 
 def _preset(model: type[CoreModel], settings: Mapping[str, Any]) -> Callable[[Namespace], None]:

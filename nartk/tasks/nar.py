@@ -15,13 +15,11 @@ import torch
 from fairseq import metrics
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import register_model
 from torch import Tensor
 
-from nartk.architectures import architectures
 from nartk.models.losses import Training, TtsTraining
 from nartk.models.transformer import Encoded
-from nartk.tasks.core_model import CoreModel, Drafted, Sample, register_presets
+from nartk.tasks.core_model import CoreModel, Drafted, Sample, register_models
 
 NAR_CRITERION = "nartk_nar"
 
@@ -95,10 +93,7 @@ class LossModel(CoreModel):
 
 CRITERIONS = ("nartk_nar", "nartk_speech")
 
-for _name, _each in architectures().items():
-    if {*CRITERIONS} & {*_each.criterions}:
-        _model = type(f"Loss_{_name}", (LossModel,), {"architecture": _each})
-        register_presets(register_model(f"nartk_{_name}")(_model))
+register_models(LossModel, *CRITERIONS)
 
 
 class LossCriterion(FairseqCriterion):

@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 from fairseq.criterions import register_criterion
-from fairseq.models import register_model
 from fairseq.tasks import register_task
 from torch import nn
 
 from nartk.adapters.fairseq.network import shapes
-from nartk.architectures import architectures
 from nartk.architectures.decoders import AcousticDecoder
 from nartk.architectures.settings import Config
 from nartk.checkpoints.checkpoint import Checkpoint
@@ -30,7 +28,7 @@ from nartk.data.audio.targets import SpeechCorpus
 from nartk.errors import CheckpointError
 from nartk.files import read_lines
 from nartk.models.losses import S2sTraining
-from nartk.tasks.core_model import Sample, read_model, register_presets
+from nartk.tasks.core_model import Sample, read_model, register_models
 from nartk.tasks.nar import LossCriterion, LossModel, criterion_config
 from nartk.tasks.speech import Speech, SpeechTask, SpeechTaskConfig
 from nartk.tasks.tts import SpeakingModel, batched, read_speech
@@ -160,10 +158,7 @@ def _begin(
             weight.copy_(found[key])
 
 
-for _name, _each in architectures().items():
-    if CRITERION in _each.criterions:
-        _model = type(f"S2s_{_name}", (S2sModel,), {"architecture": _each})
-        register_presets(register_model(f"nartk_{_name}")(_model))
+register_models(S2sModel, CRITERION)
 
 
 @register_criterion(CRITERION, dataclass=criterion_config(CRITERION, S2sTraining))

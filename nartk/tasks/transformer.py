@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fairseq.models import FairseqDecoder, FairseqEncoder, register_model
+from fairseq.models import FairseqDecoder, FairseqEncoder
 from torch import Tensor
 
-from nartk.architectures import architecture, architectures
+from nartk.architectures import architecture
 from nartk.models.distil_losses import tokens_a_pass
 from nartk.models.losses import Training
-from nartk.tasks.core_model import CoreModel, Drafted, register_presets
+from nartk.tasks.core_model import CoreModel, Drafted, register_models
 
 
 class _Encoder(FairseqEncoder):
@@ -84,7 +84,4 @@ class FairseqTransformer(CoreModel):
         return lengths.sum(), tokens_a_pass(words == best, lengths, block).sum()
 
 
-for _name, _each in architectures().items():
-    if "nartk_cross_entropy" in _each.criterions:
-        _model = type(f"Fairseq_{_name}", (FairseqTransformer,), {"architecture": _each})
-        register_presets(register_model(f"nartk_{_name}")(_model))
+register_models(FairseqTransformer, "nartk_cross_entropy")

@@ -23,12 +23,10 @@ import torch
 from fairseq.criterions import register_criterion
 from fairseq.data import Dictionary
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import register_model
 from fairseq.tasks import FairseqTask, register_task
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nartk.architectures import architectures
 from nartk.architectures.settings import setting
 from nartk.checkpoints.names import DICTIONARY
 from nartk.data.audio.targets import SUFFIX, SpeechCorpus, Utterance
@@ -36,7 +34,7 @@ from nartk.errors import InputFileError, LengthMismatchError, UsageError, number
 from nartk.files import read_lines
 from nartk.models.fastspeech2 import SpeechTargets
 from nartk.models.losses import TtsTraining
-from nartk.tasks.core_model import Sample, register_presets
+from nartk.tasks.core_model import Sample, register_models
 from nartk.tasks.nar import LossCriterion, LossModel, criterion_config
 from nartk.tasks.speech import AlikeBatches
 
@@ -238,10 +236,7 @@ class SpeakingModel(LossModel):
         return model
 
 
-for _name, _each in architectures().items():
-    if CRITERION in _each.criterions:
-        _model = type(f"Speaking_{_name}", (SpeakingModel,), {"architecture": _each})
-        register_presets(register_model(f"nartk_{_name}")(_model))
+register_models(SpeakingModel, CRITERION)
 
 
 @register_criterion(CRITERION, dataclass=criterion_config(CRITERION, TtsTraining))
