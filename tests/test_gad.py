@@ -679,8 +679,8 @@ def refusal(strategy: Any) -> str:
 def test_what_cannot_draft_is_refused() -> None:
     assert refusal(make_strategy("gad", {})) == (
         "error[E101 Usage] strategy 'gad' has no model to draft with. "
-        "Fix: name one with drafter, of one of these architectures: blockwise, cif, ctc, dag, nat, "
-        "owsm_ctc, paraformer, speech_ctc, speech_dag."
+        "Fix: name one with drafter, of one of these architectures: blockwise, cif, ctc, dag, daspeech, "
+        "nat, owsm_ctc, paraformer, speech_ctc, speech_dag."
     )
     assert refusal(with_drafter(scorer_of_nine())) == (
         "error[E103 StrategyMismatch] drafter names an autoregressive model, which drafts one token at a "
@@ -688,7 +688,7 @@ def test_what_cannot_draft_is_refused() -> None:
     )
     assert refusal(with_drafter(object())) == (
         "error[E103 StrategyMismatch] drafter names a model that cannot draft. "
-        "Fix: name a model of one of these: blockwise, cif, ctc, dag, nat, owsm_ctc, paraformer, "
+        "Fix: name a model of one of these: blockwise, cif, ctc, dag, daspeech, nat, owsm_ctc, paraformer, "
         "speech_ctc, speech_dag."
     )
 

@@ -243,8 +243,8 @@ def test_refuses_files_that_cannot_be_read(
     [
         (
             ["comet"],
-            "E102 UnknownStrategy] no metric 'comet'. Fix: choose from bleu, cer, chrf, errant, gleu, m2, "
-            "rouge, sari, ter, wer.",
+            "E102 UnknownStrategy] no metric 'comet'. Fix: choose from asr-bleu, bleu, cer, chrf, errant, "
+            "gleu, m2, rouge, sari, ser, ter, wer.",
         ),
         ([], "the following arguments are required: METRIC"),
         (
