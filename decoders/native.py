@@ -62,18 +62,18 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Native(Strategy):
-    """Base of the strategies that ask a non-autoregressive model for a whole output. They are approximate.
+class WholeOutputs(Strategy):
+    """Base of the strategies that give whole outputs, a batch at a time.
 
-    A subclass implements `search` for a batch. What it finds may not depend on the batch.
+    A subclass implements `decode`. What it gives may not depend on the batch.
     """
 
-    def search(self, scorer: Any, memory: IntArray, requests: Sequence[Request]) -> Sequence[Found]:
-        """Finds outputs of B sentences, encoded as memory [B]; what is too long is cut by the caller."""
+    def decode(self, scorer: Any, requests: Sequence[Request]) -> Iterator[Result]:
+        """Yields the result of each request of a batch."""
         raise NotImplementedError
 
     def begin(self, scorer: Any, batching: Batching) -> Run:
-        return BatchRun(partial(self._batch, scorer), batching, self._check)
+        return BatchRun(partial(self.decode, scorer), batching, self._check)
 
     def _check(self, request: Request) -> None:
         if request.prefix:
@@ -82,7 +82,19 @@ class Native(Strategy):
                 fix="leave the prefix out, or use a strategy that decodes from left to right",
             )
 
-    def _batch(self, scorer: Any, requests: Sequence[Request]) -> Iterator[Result]:
+
+@dataclass(frozen=True, kw_only=True)
+class Native(WholeOutputs):
+    """Base of the strategies that ask a non-autoregressive model for a whole output. They are approximate.
+
+    A subclass implements `search` for a batch.
+    """
+
+    def search(self, scorer: Any, memory: IntArray, requests: Sequence[Request]) -> Sequence[Found]:
+        """Finds outputs of B sentences, encoded as memory [B]; what is too long is cut by the caller."""
+        raise NotImplementedError
+
+    def decode(self, scorer: Any, requests: Sequence[Request]) -> Iterator[Result]:
         start = perf_counter()
         memory = scorer.encode([request.source for request in requests])
         try:

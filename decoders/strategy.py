@@ -91,7 +91,7 @@ class Decoding:
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Decoding):
-    """Base of all strategies, with the options that all of them have.
+    """Base of all strategies, with the options that all have whose output is not given.
 
     Attributes:
         own: Options that belong to a request, so that requests of one run may differ in them.

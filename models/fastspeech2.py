@@ -343,6 +343,7 @@ class FastSpeech2(Network):
     def __init__(self, config: FastSpeech2Config) -> None:
         super().__init__(config)
         self.encoder = PhonemeEmbedding(config.tree["encoder"], config)
+        self.adaptor = nn.Identity()  # between the encoder and the acoustic part
         self.acoustic = Acoustic(config.tree["acoustic"], config)
         name_weights(self)
 

@@ -151,7 +151,14 @@ class SpeechOnTorch(OnTorch):
         return torch.tensor(values, dtype=self.dtype, device=self.device)
 
 
-class FiresOnTorch(FillsOnTorch):
+class EncodedOnTorch(OnTorch):
+    """Implements `EncodedScorer`."""
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [each.memory.float().cpu().numpy() for each in self._rows(memory)]
+
+
+class FiresOnTorch(EncodedOnTorch, FillsOnTorch):
     """Implements `FireScorer`: its frames are the predictor's fires, which each emit a word."""
 
     blank: int | None = None
@@ -197,6 +204,3 @@ class FiresOnTorch(FillsOnTorch):
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         return fire_spans(self.weights(memory), self.frames(memory))
-
-    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        return [each.memory.float().cpu().numpy() for each in self._rows(memory)]

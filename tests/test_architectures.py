@@ -22,6 +22,7 @@ from nartk.protocols.parallel import (
     FrameScorer,
     GraphScorer,
     MelScorer,
+    PhonemeScorer,
 )
 from nartk.protocols.passes import CopiesSource, PassScorer
 from nartk.vocab import Vocab
@@ -149,6 +150,7 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
         FrameScorer,
         GraphScorer,
         MelScorer,
+        PhonemeScorer,
     )
     assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
 

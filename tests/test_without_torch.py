@@ -13,6 +13,7 @@ import pytest
 from support import tiny
 from support.parallel_models import random_parallel, random_sources
 from support.scripted import decode
+from support.speaking import random_network
 from support.transformers_small import vocabulary
 
 from nartk import engine
@@ -236,6 +237,27 @@ def test_strategies_over_arrays_decode(
     outputs = [" ".join(reference.vocab.to_words(w.hypotheses[0].tokens)) for w in wanted]
     outputs = [output.removesuffix("</s>").rstrip().replace("<unk>", UNKNOWN) for output in outputs]
     assert done.stdout.splitlines() == outputs
+
+
+@needs_engine
+def test_phonemes_are_spoken(tmp_path: Path) -> None:
+    network, folder, out = random_network(1).float(), tmp_path / "model", tmp_path / "out"
+    vocab = vocabulary(network.config.src_vocab)
+    mel = {"bins": network.config.mel_features, "window": 96, "hop": 24}
+    save_checkpoint(
+        folder,
+        architecture="fastspeech2",
+        settings=asdict(network.config),
+        tensors=network.state_dict(),
+        source_vocab=vocab,
+        target_vocab=vocab,
+        split={"input": {"only_known": True}, "output": {"name": "speech", "mel": mel}},
+        generation={"strategy": "speak"},
+        card="# A small model for tests\n",
+    )
+    done = command("decode", str(folder), "--speech", str(out), stdin="w0 w1\n\nw2\n")
+    assert (done.returncode, done.stdout) == (0, "w0 w1\n\nw2\n"), done.stderr
+    assert sorted(each.name for each in out.iterdir()) == ["1.wav", "3.wav"]
 
 
 @pytest.mark.parametrize(

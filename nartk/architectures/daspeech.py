@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from nartk.architectures import register_architecture
 from nartk.architectures.decoders import AcousticDecoder, GraphDecoder
 from nartk.architectures.encoders import SpeechEncoder
 from nartk.architectures.fastspeech2 import TINY_ACOUSTIC
 from nartk.architectures.parts import Group, Linear, Part
-from nartk.architectures.settings import TINY, Speaks, setting
+from nartk.architectures.settings import TINY, setting
 from nartk.errors import UsageError
-from nartk.protocols.parallel import MelScorer
 
 _PUBLISHED = {
     "d_model": 256,
@@ -38,12 +36,6 @@ _PUBLISHED = {
 @dataclass(frozen=True)
 class DaSpeechConfig(SpeechEncoder, GraphDecoder, AcousticDecoder):
     """The shape of a DA-Transformer over speech whose vertices an acoustic part reads through an adaptor."""
-
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (MelScorer,),
-        "nartk.engine.parallel_scorer:SpeechOnEngine",
-        "nartk.models.parallel_reference:SpeechOnTorch",
-    )
 
     acoustic_features: int = setting(256, "features of a phoneme in the acoustic part; 0: d_model")
     adaptor_features: int = setting(

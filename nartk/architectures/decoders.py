@@ -25,7 +25,14 @@ from nartk.architectures.parts import (
 )
 from nartk.architectures.settings import POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
 from nartk.errors import UsageError
-from nartk.protocols.parallel import BlockScorer, CanvasScorer, FireScorer, FrameScorer, GraphScorer
+from nartk.protocols.parallel import (
+    BlockScorer,
+    CanvasScorer,
+    FireScorer,
+    FrameScorer,
+    GraphScorer,
+    MelScorer,
+)
 from nartk.protocols.passes import CopiesSource, PassScorer
 
 _MOST_FRAMES = 16  # of a position of the encoder; more is a mistake or a corrupt file
@@ -340,6 +347,8 @@ class AcousticDecoder(Config):
     Raises:
         UsageError: Same as Config; and a convolution sees an even number of positions, or a size is 0.
     """
+
+    speaks: ClassVar[Speaks | None] = _speaks("Speech", MelScorer)
 
     mel_features: int = setting(80, "bins of a frame of the mel spectrogram")
     acoustic_features: int = setting(0, "features of a phoneme in the acoustic part; 0: d_model")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nartk.architectures import register_architecture
-from nartk.architectures.decoders import AcousticDecoder
+from nartk.architectures.decoders import AcousticDecoder, CopiesWords
 from nartk.architectures.parts import Group, Part, Words
-from nartk.architectures.settings import setting
+from nartk.architectures.settings import Speaks, setting
+from nartk.protocols.parallel import PhonemeScorer
 
 TINY_ACOUSTIC = {
     "acoustic_encoder_layers": 2,
@@ -26,17 +27,26 @@ TINY_ACOUSTIC = {
     criterions=("nartk_tts",),
     presets={"": {}, "_tiny": {"d_model": 64, **TINY_ACOUSTIC}},
     network="nartk.models.fastspeech2:FastSpeech2",
-    engine=False,
+    strategy="speak",
 )
 @dataclass(frozen=True)
-class FastSpeech2Config(AcousticDecoder):
+class FastSpeech2Config(CopiesWords, AcousticDecoder):
     """The shape of FastSpeech 2 over words, which are phonemes or letters; the defaults are DASpeech's."""
 
     reads_text: ClassVar[bool] = True
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (PhonemeScorer,),
+        "nartk.engine.parallel_scorer:EncodedOnEngine",
+        "nartk.models.parallel_reference:EncodedOnTorch",
+    )
 
     d_model: int = setting(256, "features of a phoneme")
     dropout: float = setting(0.2, "on embeddings and behind each feed-forward network")
 
     def parts(self) -> dict[str, Part]:
-        words = Group({"words": Words(self.src_vocab, self.side_features("acoustic"))}, {"scale": 1.0})
-        return {"encoder": Group({"embedding": words}, joint="_"), **super().parts()}
+        words = Words(self.src_vocab, self.side_features("acoustic"))
+        embedding = Group({"words": words}, {"scale": 1.0, "count": self.max_source_len})
+        return {"encoder": Group({"embedding": embedding}, {"layers": []}, "_"), **super().parts()}
+
+    def engine_settings(self) -> dict[str, Any]:
+        return {**super().engine_settings(), "features": self.side_features("acoustic")}

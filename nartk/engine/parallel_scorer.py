@@ -68,7 +68,14 @@ class DecoderFramesOnEngine(OnEngine):
         return self._read(self._engine.fill, memory, counts, words, want=want)
 
 
-class FiresOnEngine(DecoderFramesOnEngine):
+class EncodedOnEngine(OnEngine):
+    """Implements `EncodedScorer`."""
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        return [self._engine.output(int(handle)) for handle in memory]
+
+
+class FiresOnEngine(EncodedOnEngine, DecoderFramesOnEngine):
     """Implements `FireScorer`."""
 
     blank = None
@@ -85,9 +92,6 @@ class FiresOnEngine(DecoderFramesOnEngine):
         words = np.full(counts.sum(), COPIED, np.int32)
         fill = partial(self._engine.fill, fired=np.concatenate([*fires]))
         return self._read(fill, memory, counts, words, want=want)
-
-    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        return [self._engine.output(int(handle)) for handle in memory]
 
     def spans(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         return fire_spans(self.weights(memory), self.frames(memory))

@@ -1,7 +1,8 @@
 """Text: words between spaces, or the pieces of a sentencepiece model, numbered by a dictionary.
 
 Settings in ``config.json``: ``dictionary`` and, if there is one, ``sentencepiece`` name files; ``words`` is
-how many the dictionary has, specials included.
+how many the dictionary has, specials included. With ``only_known`` a source with a word that it has not is
+refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from nartk.errors import (
     CheckpointError,
+    InputFormatError,
     InputTooLongError,
     UnsupportedCheckpointError,
     VocabMismatchError,
@@ -87,17 +89,29 @@ class TextInput:
 
     Args:
         before, after: Ids of the special words; after, None: eos.
+        only_known: True if a line with a word that the dictionary has not is an InputFormatError.
     """
 
     def __init__(
-        self, tokenizer: OutputProcessor, before: Sequence[int] = (), after: Sequence[int] | None = None
+        self,
+        tokenizer: OutputProcessor,
+        before: Sequence[int] = (),
+        after: Sequence[int] | None = None,
+        *,
+        only_known: bool = False,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab = tokenizer.vocab
         self.before, self.after = before, [self.vocab.eos] if after is None else after
+        self.only_known = only_known
 
     def read(self, line: str, *, longest: int, truncate: bool = False) -> TextSource:
         ids = self.tokenizer.encode(line)
+        if self.only_known and self.vocab.unk in ids:
+            raise InputFormatError(
+                f"the model does not know {unknown_words(self.tokenizer, line)[0]!r}",
+                fix="write words of its dictionary",
+            )
         most = longest - len(self.before) - len(self.after)
         if len(ids) > most and not truncate:
             raise InputTooLongError(
@@ -184,7 +198,9 @@ def load_tokenization(name: object, output: OutputProcessor, where: str) -> AsGi
 
 @register_processor("input", "text")
 def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> TextInput:
-    return TextInput(load_output(folder, settings, specials))
+    return TextInput(
+        load_output(folder, settings, specials), only_known=settings.get("only_known", False) is True
+    )
 
 
 @register_processor("output", "text")
@@ -202,6 +218,11 @@ def load_vocab(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Vo
     if wanted != len(vocab):
         raise CheckpointError(f"the model has {wanted} words, its dictionary {len(vocab)}", where=str(folder))
     return vocab
+
+
+def unknown_words(tokenizer: OutputProcessor, text: str) -> list[str]:
+    """The words between spaces that a dictionary has not, of a text in which something is unknown."""
+    return [word for word in text.split() if tokenizer.vocab.unk in tokenizer.encode(word)] or [text]
 
 
 def spell(ids: Sequence[int], vocab: Vocab) -> list[str]:

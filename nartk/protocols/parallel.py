@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from nartk.protocols.passes import FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
+from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, Limits, Ragged, Scores, Source, Want
 from nartk.vocab import Vocab
 
 T = TypeVar("T", bound=np.generic)
@@ -97,9 +97,18 @@ class FrameScorer(ParallelScorer, Protocol):
         """Reads what is wanted of all N frames of the sources, in one pass."""
 
 
+class EncodedScorer(ParallelScorer, Protocol):
+    """Gives what the encoder makes of a source."""
+
+    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """The encoder's output [S,D] fp32 of each source."""
+
+
 @runtime_checkable
-class FireScorer(FrameScorer, Protocol):
+class FireScorer(FrameScorer, EncodedScorer, Protocol):
     """Frames that are fires of a predictor and each say a word, `blank` None: Paraformer.
+
+    A fire is a weighted sum of the encoder's output.
 
     Attributes:
         tail: Weight that is added behind a source, so that what is left of it may fire.
@@ -109,9 +118,6 @@ class FireScorer(FrameScorer, Protocol):
 
     def weights(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """The weights [S] fp32 of each source's positions; whenever their sum grows by 1, a frame fires."""
-
-    def encoded(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """The encoder's output [S,D] fp32 of each source, which fires are weighted sums of."""
 
     def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
         """Reads what is wanted of other fires [N,D] of each source than its own, as `read_frames` does."""
@@ -185,6 +191,11 @@ class MelScorer(Protocol):
 
         A token has at least one frame and eos none; an output is cut where the model's longest ends.
         """
+
+
+@runtime_checkable
+class PhonemeScorer(EncodedScorer, CopiesSource, MelScorer, Protocol):
+    """A model that speaks its sources: the acoustic part reads them as they are encoded."""
 
 
 def always_banned(words: Sequence[int], count: int) -> Ragged:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nartk.errors import InputFormatError, InputTooLongError
+from nartk.processors.text import unknown_words
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, Source
 from nartk.protocols.sources import Given
@@ -63,11 +64,10 @@ def made_request(
         return *begin, *write(text)
 
     forced = begun(prefix)[:longest] if prefix else ()
-    unk = model.checkpoint.target_vocab.unk
-    if unk in forced:
-        unwritten = [word for word in prefix.split() if unk in write(word)] or [prefix]
+    if model.checkpoint.target_vocab.unk in forced:
+        unwritten = ", ".join(map(repr, unknown_words(model.checkpoint.output, prefix)))
         raise InputFormatError(
-            f"the prefix holds {', '.join(map(repr, unwritten))}, which the model cannot write",
+            f"the prefix holds {unwritten}, which the model cannot write",
             fix="take it out of the prefix",
         )
     # What lies beyond the output's longest end is hardly ever reached. The order is kept.

@@ -10,6 +10,7 @@ from typing import Any
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
+from nartk.architectures.decoders import AcousticDecoder
 from nartk.architectures.settings import Config
 from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
@@ -70,7 +71,8 @@ def convert(
     config = model.config
     if config.src_vocab == 0:  # it reads no words
         return _convert_speech(checkpoint, model, output, source_dict, tokenizer, card=card, dtype=dtype)
-    source = Vocab.read(find_dictionary(checkpoint, source_dict, "source"))
+    source_path = find_dictionary(checkpoint, source_dict, "source")
+    source = Vocab.read(source_path)
     target = Vocab.read(
         find_dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
     )
@@ -85,6 +87,12 @@ def convert(
     paths = {"codes": bpe_codes, "encoder": encoder_json}
     files = {key: path for key, path in paths.items() if path is not None}
     split: dict[str, JsonObject] = {}
+    if isinstance(config, AcousticDecoder):
+        if files or moses:
+            raise UsageError(
+                f"{named('bpe')} or {named('tokenizer')} of a model that speaks phonemes", fix="leave it out"
+            )
+        split = {"input": {"only_known": True}, "output": _spoken(config, source_path.parent)}
     if files or moses:
         for processor, side, language in (
             ("input", "source", moses_source_lang),
@@ -160,15 +168,7 @@ def _convert_speech(
         if _is_file(folder, name)
     }
     load_processor("input", opened, settings, target.specials)  # refused now, not when it is needed
-    speaks: dict[str, JsonObject] = {}
-    if hasattr(config, "mel_features"):
-        mel = opened.json(MEL) if opened.has(MEL) else {"bins": config.mel_features}
-        found = mel_settings(mel, str(folder / MEL))
-        if found.bins != config.mel_features:
-            raise CheckpointError(
-                f"{MEL} has {found.bins} bins, the model {config.mel_features}", where=str(folder)
-            )
-        speaks["output"] = {"name": SPEECH, "mel": asdict(found)}
+    speaks = {"output": _spoken(config, folder)} if isinstance(config, AcousticDecoder) else {}
     pieces = folder / TOKENIZER if tokenizer is None else tokenizer
     save_checkpoint(
         output,
@@ -185,6 +185,18 @@ def _convert_speech(
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
+
+
+def _spoken(config: AcousticDecoder, data: Path) -> JsonObject:
+    """Settings of outputs that are spoken, with those of spectrograms that a folder of training data has."""
+    folder = Folder(data)
+    mel = folder.json(MEL) if folder.has(MEL) else {"bins": config.mel_features}
+    found = mel_settings(mel, str(data / MEL))
+    if found.bins != config.mel_features:
+        raise CheckpointError(
+            f"{MEL} has {found.bins} bins, the model {config.mel_features}", where=str(data)
+        )
+    return {"name": SPEECH, "mel": asdict(found)}
 
 
 def _is_file(folder: Path, name: object) -> bool:
@@ -247,7 +259,8 @@ def find_dictionary(checkpoint: FairseqCheckpoint, given: Path | None, side: str
     if given is not None:
         return given
     for folder in _data_folders(checkpoint):
-        path = folder / f"dict.{_language(checkpoint, folder, side)}.txt"
+        language = _language(checkpoint, folder, side)
+        path = folder / (DICTIONARY if language is None else f"dict.{language}.txt")
         if os.path.isfile(path):
             return path
     raise CheckpointError(
