@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+from argparse import Namespace
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import fairseq_host
 from support.labellings import all_outputs
 from support.losses import losses_of
 from support.random_transformers import vocabulary
@@ -285,9 +287,10 @@ def test_lines_and_settings_that_name_no_words(folder: Path) -> None:
         made.require_equal(plain, "one", "the other")
 
 
-def test_its_encoder_begins_as_one_that_reads_no_words(tmp_path: Path) -> None:
-    """All layers are the other's; what embeds words is as it was drawn."""
-    pytest.importorskip("fairseq", reason="fairseq is not installed: pip install 'nartk[train]'")
+@pytest.mark.parametrize("kind", ["folder", "checkpoint", "other words", "data are gone"])
+def test_its_encoder_begins_as_one_that_reads_no_words(kind: str, tmp_path: Path) -> None:
+    """All layers are the other's, and over one dictionary the CTC head; what embeds words is as it was."""
+    fairseq_host.require_fairseq()
     from nartk.tasks.core_model import _copy_encoder
 
     sizes = {name: FULL[name] for name in ("encoder_layers", "intermediate_ctc", "self_conditioning")}
@@ -296,10 +299,38 @@ def test_its_encoder_begins_as_one_that_reads_no_words(tmp_path: Path) -> None:
     theirs, drawn = (
         {name: weight.clone() for name, weight in model.state_dict().items()} for model in (other, begun)
     )
-    _copy_encoder(str(save(other, tmp_path / "other")), begun, None)
+    path = save(other, tmp_path / "other")
+    if kind in ("checkpoint", "data are gone"):
+        data = path if kind == "checkpoint" else tmp_path / "nowhere"
+        args = Namespace(**asdict(other.config), arch="nartk_owsm_ctc")
+        cfg = {"model": args, "task": {"_name": "nartk_speech", "data": str(data)}, "checkpoint": {}}
+        path = fairseq_host.save(
+            tmp_path / "a.pt", args, {f"core.{name}": each for name, each in theirs.items()}, cfg=cfg
+        )
+    target = fairseq_host.task(9).target_dictionary
+    if kind == "other words":
+        target.symbols = [f"{word}x" for word in target.symbols]
+    _copy_encoder(str(path), begun, None, target)
+    copied = ("encoder_", "ctc.", "condition.") if kind in ("folder", "checkpoint") else ("encoder_",)
+    assert {"ctc.weight", "condition.bias"} <= theirs.keys()
     for name, weight in begun.state_dict().items():
-        own = name == "encoder_prompt.embedding.words.weight" or not name.startswith("encoder_")
+        own = name == "encoder_prompt.embedding.words.weight" or not name.startswith(copied)
         assert torch.equal(weight, drawn[name] if own else theirs[name]), name
     # Layers that read a prompt are none of the other's.
     with pytest.raises(CheckpointError, match=r"'encoder_layers\.1\.cross_norm\.weight' is missing"):
-        _copy_encoder(str(tmp_path / "other"), random_speech("owsm_ctc", 3, **FULL), None)
+        _copy_encoder(str(path), random_speech("owsm_ctc", 3, **FULL), None, target)
+
+
+def test_a_head_that_the_other_has_not_is_as_it_was_drawn(tmp_path: Path) -> None:
+    """The CTC head alone is the other's where its layers read nothing of it."""
+    fairseq_host.require_fairseq()
+    from nartk.tasks.core_model import _copy_encoder
+
+    plain = {"encoder_layers": 3, "prompt_layers": 0, "words_in_front": False}
+    begun = random_speech("owsm_ctc", 3, **plain, intermediate_ctc="1", self_conditioning=True)
+    other = random_speech("owsm_ctc", 4, **plain)
+    drawn = {name: weight.clone() for name, weight in begun.state_dict().items()}
+    _copy_encoder(str(save(other, tmp_path / "a")), begun, None, fairseq_host.task(9).target_dictionary)
+    for name, weight in begun.state_dict().items():
+        wanted = drawn if name.startswith("condition.") else other.state_dict()
+        assert torch.equal(weight, wanted[name]), name

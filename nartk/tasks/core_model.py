@@ -15,6 +15,7 @@ from fairseq.models import BaseFairseqModel, register_model, register_model_arch
 from torch import Tensor, nn
 
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
+from nartk.adapters.fairseq.converting import find_dictionary
 from nartk.adapters.fairseq.network import shapes, to_network
 from nartk.architectures import Architecture, architectures
 from nartk.architectures.settings import JOINT, Config
@@ -22,7 +23,7 @@ from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import model_folder
 from nartk.checkpoints.tensors import require_shapes
-from nartk.errors import VocabMismatchError
+from nartk.errors import CheckpointError, VocabMismatchError
 from nartk.models.losses import Training
 from nartk.models.transformer import Transformer
 from nartk.serving.scorers import load_network
@@ -33,6 +34,7 @@ FROM_TASK = ("src_vocab", "tgt_vocab", "pad")
 # fairseq's own names of options.
 FAIRSEQ_FLAGS = {"d_model": ["encoder_embed_dim"], "decoder_features": ["decoder_embed_dim"]}
 _PROMPT = "encoder_prompt."  # weights of what encodes words beside frames
+_HEADS = ("ctc.", "condition.")  # those of an encoder's CTC head, and of what its layers read of that
 Sample: TypeAlias = dict[str, Any]  # what a dataset of fairseq gives, an item or a batch
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -113,7 +115,7 @@ class CoreModel(BaseFairseqModel):
             "--init-encoder",
             metavar="MODEL",
             help="begin with the encoder of this CHECKPOINT.pt, model folder or shipped model, such as the "
-            "verifier's of a drafter",
+            "verifier's of a drafter, and with its CTC head where both have one over the same dictionary",
         )
 
     @classmethod
@@ -139,7 +141,7 @@ class CoreModel(BaseFairseqModel):
         )
         model = cls(config, source, target, getattr(args, "autocast", "none"))
         if getattr(args, "init_encoder", None) is not None:
-            _copy_encoder(args.init_encoder, model.core, source)
+            _copy_encoder(args.init_encoder, model.core, source, target)
         return model
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -157,31 +159,48 @@ class CoreModel(BaseFairseqModel):
         return self.core.config.max_target_len
 
 
-def _copy_encoder(name: str, model: nn.Module, source: Any) -> None:
+def _copy_encoder(name: str, model: nn.Module, source: Any, target: Any) -> None:
     """Copies the encoder of a checkpoint or model, its words included, into a network.
 
-    What encodes words beside frames is left as it is where the other reads none.
+    Its CTC head goes along where both have one over the same dictionary, as does what layers read of its
+    predictions. What encodes words beside frames is left as it is where the other reads none.
 
     Args:
         source: The network's source dictionary, which a model must share; a checkpoint has none. None: it
             reads no words.
+        target: The network's target dictionary.
     """
 
-    def encoder(network: nn.Module) -> dict[str, Tensor]:
+    def part(network: nn.Module, beginning: str) -> dict[str, Tensor]:
         weights = network.state_dict(keep_vars=True)
-        return {name: weight for name, weight in weights.items() if name.startswith("encoder_")}
+        return {name: weight for name, weight in weights.items() if name.startswith(beginning)}
 
     other, stored = read_model(name)
     if isinstance(stored, Checkpoint) and source is not None:
         vocab = Vocab(tuple(source.symbols))
         stored.source_vocab.require_equal(vocab, f"the source dictionary of {name}", "that of the data")
-    wanted, found = encoder(model), encoder(other)
+    wanted, found = (part(network, "encoder_") for network in (model, other))
     if not any(name.startswith(_PROMPT) for name in found):
         wanted = {name: weight for name, weight in wanted.items() if not name.startswith(_PROMPT)}
+    is_same = _target_words(stored) == Vocab(tuple(target.symbols))
+    for head in _HEADS if is_same else ():
+        ours, theirs = (part(network, head) for network in (model, other))
+        if ours and theirs:
+            wanted, found = wanted | ours, found | theirs
     require_shapes(shapes(wanted), shapes(found), name)
     with torch.no_grad():
         for name, weight in wanted.items():
             weight.copy_(found[name])
+
+
+def _target_words(stored: Checkpoint | FairseqCheckpoint) -> Vocab | None:
+    """The target dictionary of a model; None of a checkpoint whose training data are not there."""
+    if isinstance(stored, Checkpoint):
+        return stored.target_vocab
+    try:
+        return Vocab.read(find_dictionary(stored, None, "target"))
+    except CheckpointError:
+        return None
 
 
 def read_model(name: str) -> tuple[Transformer, Checkpoint | FairseqCheckpoint]:
