@@ -63,7 +63,7 @@ logged() {
   else
     touch "$work/failed/$name"
     echo "${0##*/}: $what failed: $log ends with" >&2
-    tail -n 2 "$log" >&2
+    tail -n 2 "$log" | cut -c 1-400 >&2
   fi
 }
 

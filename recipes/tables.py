@@ -26,6 +26,15 @@ def score(found: Mapping[str, Any], digits: int) -> str:
     return f"{found['score']:.2f}{around}"
 
 
+def right(wrong: dict[str, Any]) -> dict[str, Any]:
+    """The share of right numbers, of that of wrong ones."""
+    found = {"score": 100 - wrong["score"]}
+    if "confidence" in wrong:
+        bounds = wrong["confidence"]
+        found["confidence"] = {"low": 100 - bounds["high"], "high": 100 - bounds["low"]}
+    return found
+
+
 def signatures(rows: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> list[str]:
     """A line for each signature of the rows' scores."""
     found = {row[metric]["signature"] for row in rows for metric in metrics if row.get(metric) is not None}

@@ -479,12 +479,20 @@ def test_outputs_are_spoken_at_their_vertices(
 
 
 def test_sound_is_written_beside_the_text(model: Any, data: Path, tmp_path: Path, capsys: Any) -> None:
-    sound = data / "data" / "sounds" / "valid1.wav"
-    assert decode([str(data / "model"), "--speech", str(tmp_path), str(sound)]) == 0
+    sound, stats = data / "data" / "sounds" / "valid1.wav", tmp_path / "stats.json"
+    command = [str(data / "model"), "--speech", str(tmp_path), str(sound), "--stats", str(stats)]
+    assert decode(command) == 0
     (found,) = model.decode([str(sound)])
     assert capsys.readouterr().out == f"{found.text}\n"
     written = read_sound(str(tmp_path / "valid1.wav"), rate=22050)
     assert abs(len(written) - 256 * len(found.output.mel)) <= 256
+    report = json.loads(stats.read_text())
+    parts = report["speech"]["parts"]
+    assert [*parts] == ["encoder", "graph", "acoustic"]
+    assert 0 < sum(part["seconds"] for part in parts.values()) < report["seconds"]
+    for part in parts.values():
+        factor = part["seconds"] / report["speech"]["sound_seconds"]
+        assert part["real_time_factor"] == pytest.approx(factor)
 
 
 def test_of_equal_neighbours_the_first_is_spoken(model: Any, data: Path) -> None:

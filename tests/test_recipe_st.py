@@ -298,8 +298,10 @@ def test_full_size_configurations_take_a_step() -> None:
     ("args", "said"),
     [
         (["--stage", "fly"], "no stage 'fly'"),
-        (["--task", "song"], "no task 'song': choose text"),
-        (["--target", "nl"], "no target 'nl': choose from de, fr"),
+        (["--task", "song"], "no task 'song': choose from text, speech"),
+        (["--target", "nl"], "no target 'nl' of text: choose from de fr"),
+        (["--task", "speech", "--target", "de"], "no target 'de' of speech: choose from fr es it"),
+        (["--task", "speech", "--voice", "mine"], "no voice 'mine': choose from prompts, espeak"),
         (["--updates"], "--updates needs a value"),
         (["--turbo"], "unknown option --turbo"),
     ],

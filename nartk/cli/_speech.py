@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nartk.bench.turns import TimedCall
 from nartk.cli._output import tell
 from nartk.data.audio.sounds import write_wav
 from nartk.errors import OutputError, StrategyMismatchError, UsageError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from nartk.data.readers import Record
     from nartk.protocols.hypothesis import Hypothesis
     from nartk.serving.model import Model
+
+# Parts of a model whose time `--stats` tells, and the calls of its scorer that compute them.
+_PARTS = {"encoder": "encode", "graph": "graphs", "acoustic": "spectrograms"}
 
 
 class SpeechWriter:
@@ -45,7 +49,8 @@ class SpeechWriter:
                 f"--speech {args.speech}, but the model's outputs are text",
                 fix="name a model of speech output",
             )
-        self.args, self.reads_text = args, model.reads_text
+        self.args, self.reads_text, self.passes = args, model.reads_text, model.passes
+        self.parts: dict[str, TimedCall[..., object]] = {}
         self.settings = output.mel_settings
         self.name = DEFAULT if args.vocoder is None else args.vocoder
         self.vocoder = load_vocoder(self.name, self.settings)
@@ -72,6 +77,14 @@ class SpeechWriter:
             found_at[name] = record.where
         return iter(found)
 
+    def time_parts(self) -> None:
+        """Times the parts of the model from here on, where it is not one of several replicas."""
+        for part, name in _PARTS.items():
+            call = getattr(self.passes, name, None)
+            if call is not None and self.args.replicas == 1:
+                self.parts[part] = TimedCall(call, time.perf_counter)
+                setattr(self.passes, name, self.parts[part])
+
     def name_of(self, record: Record) -> str:
         """Name of a record's file: its id, or its own file's without suffix, or, of a line, its number."""
         if isinstance(record.id, str | int) and str(record.id).strip("."):
@@ -97,12 +110,17 @@ class SpeechWriter:
         self.sound_seconds += len(samples) / self.settings.sample_rate
 
     def report(self) -> JsonObject:
-        """Figures for `--stats`."""
+        """Figures for `--stats`: of the vocoder, and of the parts of the model."""
+        seconds = {part: call.seconds for part, call in self.parts.items()}
         return {
             "vocoder": self.name,
             "files": self.files,
             "frames": self.frames,
             "sound_seconds": self.sound_seconds,
-            "seconds": self.seconds,
-            "real_time_factor": self.seconds / self.sound_seconds if self.sound_seconds else None,
+            **self._timed(self.seconds),
+            "parts": {part: self._timed(each) for part, each in seconds.items()},
         }
+
+    def _timed(self, seconds: float) -> JsonObject:
+        factor = seconds / self.sound_seconds if self.sound_seconds else None
+        return {"seconds": seconds, "real_time_factor": factor}

@@ -232,6 +232,8 @@ def main(argv: Sequence[str]) -> int:
             records = job.speech.checked(records)
         if write_stats is not None:
             records = job.warm_up(records)
+            if job.speech is not None:
+                job.speech.time_parts()
         drawn = (
             not args.quiet
             and not args.partials

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
 # Speech translation, autoregressive and not, from sound to a table of quality and speed:
 #
-#   recipes/st/run.sh [--task text] [--target de|fr] [--quick] [--work DIR] [--device cpu|cuda]
+#   recipes/st/run.sh [--task text|speech] [--target LANGUAGE] [--quick] [--work DIR] [--device cpu|cuda]
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N] [--others-updates N]
 #                     [--frames N] [--dtype fp32|bf16|int8] [--jobs N] [--without SPEAKER] [--copies N] [--anew N]
-#                     [--new N]
+#                     [--new N] [--voice prompts|espeak]
 #
-# Stages: prepare first models decode score verify speed table. A stage that has finished is not run again;
-# --stage runs the stages it names, finished or not, and no others. Training and the models within their stage
-# go on where they were broken off.
-#   --task     text: spoken English numbers become German or French words
-#   --target   language of these words (default de)
+# Stages of text: prepare first models decode score verify speed table; of speech: prepare recogniser first align
+# models joint decode score table. A stage that has finished is not run again; --stage runs the stages it names,
+# finished or not, and no others. Training and the models within their stage go on where they were broken off.
+#   --task     text: spoken English numbers become German or French words (default)
+#              speech: they become French, Spanish or Italian speech, by phonemes
+#   --target   language of the output: of text de or fr (default de), of speech fr, es or it (default fr)
 #   --without  a speaker who does not train, and is the only one that is tested
 #   --copies   of each number that trains, all but one changed (default 2)
 #   --anew     times that each is said anew of other recordings, at other speeds and levels, by other
 #              microphones, in noise (default 0)
 #   --new      numbers that the corpus has not, said so too (default 12000, --quick 100)
 #   --quick    small models on 400 numbers, few updates: every stage for real, in minutes on two cores
-#   --only     these systems alone, of ctc, ctc-sc, owsm, ctc-decoder, ctc-glat, dag, ar; all begin with ctc
+#   --voice    whose speech is learned: prompts, a person's number words, put together (default); or espeak, whole
+#              numbers by espeak-ng
+#   --only     these systems of text alone, of ctc, ctc-sc, owsm, ctc-decoder, ctc-glat, dag, ar; all begin with ctc
 #   --d-model  width of all models (default 128; --quick 64)
 #   --updates  of ctc, with whose encoder the others begin (default 3000, --quick 40)
 #   --others-updates  of each other system (default half of that)
@@ -31,19 +34,17 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../stages.sh"
 # shellcheck source=../speech.sh
 source "$here/../speech.sh"
-stages=(prepare first models decode score verify speed table)
-task=text target=de quick= work= device=cpu only= d_model= updates= others= frames=4000 dtype=fp32 jobs= chosen=
-without= copies= anew=0 new=
-metrics=(bleu wer ser)
+task=text target= quick= work= device=cpu only= d_model= updates= others= frames=4000 dtype=fp32 jobs= chosen=
+without= copies= anew=0 new= voice=prompts
 # SpecAugment, as in recipes/asr.
 masks=(--time-width 10 --bin-width 8)
 
-usage() { sed -n '2,29s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,32s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new)
+    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new | --voice)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -64,11 +65,16 @@ while [ $# -gt 0 ]; do
     --copies) copies=$2 ;;
     --anew) anew=$2 ;;
     --new) new=$2 ;;
+    --voice) voice=$2 ;;
   esac
   shift 2
 done
-[ "$task" = text ] || die "no task '$task': choose text"
-[[ " de fr " == *" $target "* ]] || die "no target '$target': choose from de, fr"
+[[ $task == text || $task == speech ]] || die "no task '$task': choose from text, speech"
+# shellcheck source=into_text.sh
+source "$here/into_$task.sh"
+: "${target:=${targets[0]}}"
+[[ " ${targets[*]} " == *" $target "* ]] || die "no target '$target' of $task: choose from ${targets[*]}"
+[[ $voice == prompts || $voice == espeak ]] || die "no voice '$voice': choose from prompts, espeak"
 require "$chosen" train,score,audio "${stages[@]}"
 [ -n "$work" ] || work=runs/st-$task-$target${without:+-without-$without}${quick:+-quick}
 mkdir -p "$work"
@@ -89,48 +95,6 @@ train_on "$device"
 : "${jobs:=$([ "$device" = cpu ] && echo 2 || echo 1)}"
 # With several trainings at a time, each on its own core.
 [ "$jobs" = 1 ] || export OMP_NUM_THREADS=1
-
-describe() {
-  python "$here/translators.py" --updates "$others" --only "$only" >"$work/systems.tsv"
-  tell_missing
-}
-
-prepare() {
-  local tasks=
-  [ -z "$(systems model | grep -P '^model\towsm\t')" ] || tasks=1
-  python "$here/prepare.py" --target "$target" --output "$work" --copies "$copies" --anew "$anew" --new "$new" \
-    --without "$without" ${tasks:+--tasks} ${quick:+--quick}
-}
-
-# CTC, with whose encoder all others begin.
-first() {
-  local name architecture flags
-  IFS=$'\t' read -r _ name architecture flags <<<"$(python "$here/translators.py" --only ctc | grep -P '^model\t')"
-  [ -e "$work/$name/model/config.json" ] || system "$name" "$architecture" "$updates" "$flags"
-  [ -e "$work/$name/model/config.json" ] || die "nothing for the other systems to begin with"
-}
-
-# Strategies that promise greedy search's output: are they equal to it, and in how many passes?
-verify() {
-  mkdir -p "$work/verified"
-  local name spec folder flags file types=fp32,int8
-  ! grep -qsE '^(flags|Features).*\<(avx512_bf16|amx_bf16|bf16)\>' /proc/cpuinfo || types=fp32,bf16,int8
-  [ "$device" = cpu ] || types=fp32,bf16
-  while IFS=$'\t' read -r name spec folder flags; do
-    [[ $spec == gad* || $spec == ctc-draft* ]] || continue
-    file=$work/verified/$(key "$name" "$spec")
-    [ ! "$file" -nt "$folder/config.json" ] || continue
-    # shellcheck disable=SC2086
-    later attempt "${file##*/}.verified" verify_one "$file" "$folder" "$(tested "$name").tsv" $flags \
-      --device "$device" --dtype "$types" --batch-size "$batches"
-  done < <(runs)
-  wait
-}
-
-# verify_one FILE FOLDER LIST FLAGS...
-verify_one() {
-  nartk-verify "$2" "$3" --format manifest "${@:4}" >"$1.part" && mv "$1.part" "$1"
-}
 
 describe
 run_stages "$chosen" "${stages[@]}"

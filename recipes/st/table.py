@@ -19,22 +19,13 @@ from translators import PARTS, SYSTEMS
 
 sys.path.append(str(Path(__file__).parents[1]))
 from speech_table import SPEED_COLUMNS, collect, dots, key_of, speed_cells, speed_notes
-from tables import plot, read_json, score, signatures, write
+from tables import plot, read_json, right, score, signatures, write
 
 TITLES = {**{system.name: system.title for system in SYSTEMS}, **PARTS}
 METRICS = ("bleu", "wer", "ser")
 COLUMNS = ("system", "strategy", "BLEU", "WER", "numbers right", *SPEED_COLUMNS)
 LEGEND = """BLEU; WER and numbers without any wrong word, percent; with the 95 % interval of a bootstrap. Of
 OWSM-CTC the words in front of the output are not scored."""
-
-
-def right(wrong: dict[str, Any]) -> dict[str, Any]:
-    """The share of right numbers, of that of wrong ones."""
-    found = {"score": 100 - wrong["score"]}
-    if "confidence" in wrong:
-        bounds = wrong["confidence"]
-        found["confidence"] = {"low": 100 - bounds["high"], "high": 100 - bounds["low"]}
-    return found
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:

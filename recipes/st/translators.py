@@ -17,7 +17,18 @@ from systems import System, print_systems
 
 # CTC finds out soonest what an encoder is to tell: all others begin with its encoder.
 _ENCODER = "--init-encoder WORK/ctc/model"
-_GRAPH = ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam")
+# Half a vertex a frame, as published (Fang et al. 2023, https://arxiv.org/abs/2310.07403); but what the
+# encoder has at the same share of the sound in place of its masks, which learn in more steps.
+GRAPH = (
+    "--upsample-scale 2 --max-target-len 512 --ctc-weight 0.3 --decoder-layers 2 --decoder-input uniform-copy"
+)
+DAG = System(
+    "dag",
+    "DA-Transformer",
+    "speech_dag",
+    f"{GRAPH} --glancing 0.5:0.1@{{updates}} {_ENCODER}",
+    ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam"),
+)
 SYSTEMS = (
     System(
         "ctc", "CTC", "owsm_ctc", "--no-self-conditioning --intermediate-ctc=", ("ctc-greedy", "ctc-beam")
@@ -54,16 +65,7 @@ SYSTEMS = (
         f"--upsample 2 --ctc-weight 0.3 --decoder-layers 2 --glancing 0.5:0.1@{{updates}} {_ENCODER}",
         ("ctc-greedy", "ctc-beam"),
     ),
-    System(
-        "dag",
-        "DA-Transformer",
-        "speech_dag",
-        # Half a vertex a frame, as published (Fang et al. 2023, https://arxiv.org/abs/2310.07403); but what
-        # the encoder has at the same share of the sound in place of its masks, which learn in more steps.
-        "--upsample-scale 2 --max-target-len 512 --ctc-weight 0.3 --decoder-layers 2 "
-        f"--decoder-input uniform-copy --glancing 0.5:0.1@{{updates}} {_ENCODER}",
-        _GRAPH,
-    ),
+    DAG,
     System(
         "ar",
         "attention and CTC",
