@@ -241,6 +241,32 @@ register_vocoder = VOCODERS.register
 strategy_class, options_of, make_strategy = DECODERS.find, DECODERS.options, DECODERS.make
 
 
+def read_options(text: str, name: str, given: Iterable[str], types: Mapping[str, type]) -> dict[str, object]:
+    """The options that a user wrote behind a name: ``NAME:OPTION=VALUE:OPTION=VALUE``.
+
+    Args:
+        text: All that was written, for messages.
+        given: Its parts ``OPTION=VALUE``.
+        types: Type of each option that the named thing knows.
+
+    Raises:
+        UsageError: It does not know an option, or a value is none of the option's type.
+    """
+    options: dict[str, object] = {}
+    for part in given:
+        key, equals, value = part.partition("=")
+        if not equals or key not in types:
+            known = ", ".join(types) or "no options"
+            raise UsageError(f"{text!r} sets {part!r}", fix=f"{name} knows {known}, as OPTION=VALUE")
+        is_flag = types[key] is bool
+        try:
+            options[key] = {"0": False, "1": True}[value] if is_flag else types[key](value)
+        except (KeyError, ValueError):
+            form = "0 or 1" if is_flag else f"of type {types[key].__name__}"
+            raise UsageError(f"{text!r} has the value {value!r}", fix=f"give one that is {form}") from None
+    return options
+
+
 def declared(options: Options, known: Iterable[str]) -> dict[str, object]:
     """Options under the names by which they are declared, where some have those of other programs.
 

@@ -139,6 +139,17 @@ def test_each_line_becomes_a_file(
     assert report["real_time_factor"] == pytest.approx(report["seconds"] / report["sound_seconds"])
 
 
+def test_a_vocoders_options_are_given_behind_its_name(
+    folder: Path, source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = f"decode {folder} {source} --strategy greedy --speech {tmp_path / 'out'}"
+    assert main_of(f"{command} --vocoder griffin-lim:iterations=2", capfd)[0] == 0
+    mel = mel_of(nartk.load(folder).decode(LINES[0], "greedy").text)
+    wanted = load_vocoder("griffin-lim", OF, {"iterations": 2}).samples(mel)
+    found = samples_of(tmp_path / "out" / "1.wav")
+    assert np.abs(found - (wanted * 32768).round().clip(-32768, 32767)).max() <= 1
+
+
 def test_ids_name_files(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [{"id": each, "text": "she go"} for each in ("a/b", "..", 7)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -175,6 +186,8 @@ def test_recordings_name_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ("--speech OUT --vocoder griffin", 2, "no vocoder 'griffin'"),
         ("--speech OUT --vocoder hifi-gan", 2, "'hifi-gan' has weights, but no folder is named"),
         ("--speech OUT --vocoder hifi-gan:OUT", 5, "cannot read"),
+        ("--speech OUT --vocoder griffin-lim:steps=9", 2, "griffin-lim knows iterations, momentum"),
+        ("--speech OUT --vocoder griffin-lim:iterations=0", 2, "--iterations of 'griffin-lim' is 0"),
         ("--vocoder griffin-lim", 2, "--vocoder without --speech"),
         ("--speech OUT --score IN", 2, "--speech with --score"),
         ("--speech OUT --stream", 2, "--speech with --stream"),

@@ -274,6 +274,19 @@ def test_damaged_folders_are_named(
         ("hifi-gan", {}, UsageError, "'hifi-gan' has weights, but no folder is named"),
         ("griffin-lim:/x", {}, UsageError, "'griffin-lim' has no weights, but '/x' is named"),
         ("griffin-lim", {"iterations": 0}, UsageError, "iterations"),
+        ("griffin-lim:iterations=0", {}, UsageError, "iterations of 'griffin-lim' is 0"),
+        ("griffin-lim:momentum=nan", {}, UsageError, "momentum of 'griffin-lim' is nan"),
+        ("griffin-lim:iterations=x", {}, UsageError, "has the value 'x'. Fix: give one that is of type int"),
+        (
+            "griffin-lim:steps=3",
+            {},
+            UsageError,
+            "Fix: griffin-lim knows iterations, momentum, as OPTION=VALUE",
+        ),
+        ("griffin-lim:iterations", {}, UsageError, "has no weights, but 'iterations' is named"),
+        ("hifi-gan:/x:dtypes=int8", {}, UsageError, "sets 'dtypes=int8'. Fix: hifi-gan knows dtype, threads"),
+        ("hifi-gan:/x:dtype=int4", {}, UsageError, "dtype of 'hifi-gan' is 'int4'"),
+        ("hifi-gan:dtype=int8", {}, UsageError, "'hifi-gan' has weights, but no folder is named"),
     ],
 )
 def test_names_and_options_are_checked(
@@ -282,6 +295,23 @@ def test_names_and_options_are_checked(
     with pytest.raises(error, match=message):
         load_vocoder(name, OF, options)
     assert list(VOCODERS.all()) == ["griffin-lim", "hifi-gan"]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning", "ignore:.*weight_norm:UserWarning")
+def test_options_stand_behind_the_name(tmp_path: Path) -> None:
+    """As they do behind a strategy's; those that are given by name go before them."""
+    mel = spectrogram(9)
+    wanted = load_vocoder("griffin-lim", OF, {"iterations": 3, "momentum": 0.5}).samples(mel)
+    for name, options in (
+        ("griffin-lim:iterations=3:momentum=0.5", {}),
+        ("griffin-lim:iterations=9:momentum=0.5", {"iterations": 3}),
+    ):
+        assert np.array_equal(load_vocoder(name, OF, options).samples(mel), wanted)
+    folder = tmp_path / "a:b c"
+    write_fairseq(folder, SMALL)
+    wanted = load_vocoder(f"hifi-gan:{folder}", OF, {"dtype": "int8", "threads": 2}).samples(mel)
+    assert np.array_equal(load_vocoder(f"hifi-gan:{folder}:dtype=int8:threads=2", OF).samples(mel), wanted)
+    assert not np.array_equal(load_vocoder(f"hifi-gan:{folder}", OF).samples(mel), wanted)
 
 
 @pytest.mark.parametrize("window", [1024, 1000])

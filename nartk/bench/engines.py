@@ -16,7 +16,7 @@ from nartk.bench.work import Workload
 from nartk.errors import NartkError, UsageError, named
 from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer
-from nartk.registry import options_of, protocols, reads_drafts
+from nartk.registry import options_of, protocols, read_options, reads_drafts
 from nartk.serving.loading import load
 from nartk.serving.outcomes import in_order, summarize
 
@@ -167,18 +167,7 @@ def parse_spec(text: str, dtype: str) -> Spec:
     else:
         own = {key: type(item.default) for key, item in options_of(name).items()}
         types = {"model": str, "replicas": int, **own}
-    options: dict[str, object] = {}
-    for part in given:
-        key, equals, value = part.partition("=")
-        if not equals or key not in types:
-            known = ", ".join(types)
-            raise UsageError(f"{text!r} sets {part!r}", fix=f"{name} knows {known}, as OPTION=VALUE")
-        is_flag = types[key] is bool
-        try:
-            options[key] = {"0": False, "1": True}[value] if is_flag else types[key](value)
-        except (KeyError, ValueError):
-            form = "0 or 1" if is_flag else f"of type {types[key].__name__}"
-            raise UsageError(f"{text!r} has the value {value!r}", fix=f"give one that is {form}") from None
+    options = read_options(text, name, given, types)
     spec = Spec(text, name, options, dtype)
     if name not in PEERS:
         apart = {key: options.pop(key) for key in ("model", "replicas") if key in options}

@@ -88,6 +88,7 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode SPEECH_MODEL a.wav b.flac --strategy ctc-greedy
   nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json
   nartk-decode S2S_MODEL --speech OUT a.wav             text, and its sound as OUT/a.wav
+  nartk-decode TTS_MODEL --speech OUT phonemes.txt      each line's sound, as OUT/1.wav and so on
   arecord -q -f S16_LE -r 8000 | nartk-decode asr-digits - --format sound --partials"""
 # How recordings are cut while they come: what each time is, and its default in `stream`, ms.
 CUT = {
@@ -154,9 +155,9 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--vocoder",
-        metavar="NAME[:FOLDER]",
+        metavar="NAME[:FOLDER][:OPTION=VALUE]",
         help="with --speech, what makes sound of spectrograms: griffin-lim (the default), or hifi-gan and "
-        "the folder of its weights",
+        "the folder of its weights; griffin-lim:iterations=60, hifi-gan:FOLDER:dtype=int8:threads=2",
     )
     parser.add_argument("--stats", metavar="FILE", help="write counts, speed and latency as JSON")
     parser.add_argument(

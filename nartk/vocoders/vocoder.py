@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,9 +13,10 @@ import numpy as np
 from nartk.errors import UsageError
 from nartk.protocols.passes import FloatArray
 from nartk.protocols.spectrograms import MelSettings
-from nartk.registry import VOCODERS
+from nartk.registry import VOCODERS, read_options
 
 DEFAULT = "griffin-lim"
+_OPTION = re.compile(r"\w+=")  # what an option begins with; a folder's name may hold colons
 
 
 class Vocoder(Protocol):
@@ -77,19 +79,25 @@ def load_vocoder(
     """Loads a vocoder.
 
     Args:
-        name: Its name, and with a colon the folder of its weights: ``hifi-gan:FOLDER``.
+        name: Its name, behind colons the folder of its weights, if it has any, and options:
+            ``griffin-lim:iterations=60``, ``hifi-gan:FOLDER:dtype=int8:threads=2``.
         settings: Settings of the spectrograms that it is to read; None: the default ones.
-        options: Its options by name, such as ``iterations`` of ``griffin-lim``.
+        options: Further options by name, in place of those.
 
     Raises:
         UnknownStrategyError: There is no such vocoder.
-        UsageError: The folder is missing, or one is given for a vocoder without weights; an option is out of
-            its bounds; or the folder's vocoder is for spectrograms of other settings.
+        UsageError: The folder is missing, or one is given for a vocoder without weights; an option is unknown
+            or out of its bounds; or the folder's vocoder is for spectrograms of other settings.
         CheckpointError: Its weights are damaged, incomplete, or of another network.
         MissingDependencyError: A package that it needs is not installed.
     """
-    stem, _, folder = name.partition(":")
-    made: VocoderOptions = VOCODERS.make(stem, options)
+    stem, *parts = name.split(":")
+    given: list[str] = []
+    while parts and _OPTION.match(parts[-1]):
+        given.insert(0, parts.pop())
+    types = {key: type(item.default) for key, item in VOCODERS.options(stem).items()}
+    made: VocoderOptions = VOCODERS.make(stem, {**read_options(name, stem, given, types), **options})
+    folder = ":".join(parts)
     if made.reads_folder != bool(folder):
         wrong, fix = (
             ("has weights, but no folder is named", f"give {stem}:FOLDER")
