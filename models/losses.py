@@ -211,7 +211,8 @@ def with_encoder_ctc(
 ) -> Losses:
     """(1 - w) times the losses plus w times CTC of the encoder's head; w is `ctc_weight`.
 
-    The losses as they are where the encoder has no such head. A target that needs more positions than the
+    The losses as they are where the encoder has no such head, or w is 0: the head's logits may be the largest
+    tensor of a step. A target that needs more positions than the
     encoder has counts for nothing in CTC; ``dropped`` is how many, unless the losses say how many they drop.
 
     Args:
@@ -220,6 +221,9 @@ def with_encoder_ctc(
     share = training.ctc_weight
     if encoder.ctc is None:
         return losses
+    if share == 0.0:  # which the head is a part of all the same: several processes wait for its gradient
+        unused = torch.stack([weight.sum() for weight in encoder.ctc.parameters()]).sum()
+        return replace(losses, total=losses.total + 0.0 * unused)
     counts = target.ne(pad).sum(1) - 1
     found, fits = ctc_losses(
         encoder.ctc(source.memory),

@@ -196,11 +196,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def random_network(seed: int, **changes: Any) -> DaSpeech:
+def random_network(seed: int, *, words: int = WORDS, **changes: Any) -> DaSpeech:
     torch.manual_seed(seed)
     known = DaSpeechConfig.__dataclass_fields__
     settings = {name: value for name, value in {**SMALL, **changes}.items() if name in known}
-    network = DaSpeech(DaSpeechConfig(tgt_vocab=WORDS, **settings))
+    network = DaSpeech(DaSpeechConfig(tgt_vocab=words, **settings))
     zeros, ones = torch.zeros(4), torch.ones(4)
     network.acoustic.keep_statistics(zeros, ones, (-1.0, 1.0), (-2.0, 0.5))
     return stir(network).double()
@@ -219,6 +219,43 @@ def random_batch(seed: int) -> tuple[dict[str, Tensor], Tensor, SpeechTargets]:
     pitch, energy = (torch.randn(3, 12, generator=draw).double() * words for _ in range(2))
     mel = torch.randn(3, int(durations.sum(1).max()), 4, generator=draw).double()
     return {"frames": frames, "lengths": lengths}, target, SpeechTargets(mel, durations, pitch, energy)
+
+
+def joint_step(words: int) -> None:
+    """A training step of 32 rows, 32 tokens with bos and eos, and 512 vertices: it holds 500 MiB at most."""
+    changes = {"max_target_len": 512, "max_mel_len": 200, "encoder_layers": 1, "max_source_len": 1100}
+    network = random_network(5, words=words, **changes).float().train()
+    draw = torch.Generator().manual_seed(0)
+    frames = torch.randn(32, 1030, SMALL["input_features"], generator=draw)
+    target = torch.randint(4, words, (32, 31), generator=draw)
+    target[:, -1] = EOS
+    durations = torch.randint(1, 4, (32, 31), generator=draw)
+    durations[:, -1] = 0
+    pitch, energy = (torch.randn(32, 31, generator=draw) for _ in range(2))
+    mel = torch.randn(32, int(durations.sum(1).max()), 4, generator=draw)
+    speech = SpeechTargets(mel, durations, pitch, energy)
+    with memory.rising_at_most(500 * 1024):
+        source = network.encode(frames, torch.full((32,), 1030))
+        assert network.sizes(source.lengths, 2.0).tolist() == [512] * 32
+        losses = network.losses(source, target, training=S2sTraining(glancing="0.5"), update=0, speech=speech)
+        losses.total.backward()
+    assert int(losses.parts["dropped"]) == 0
+
+
+def test_a_joint_step_takes_little_memory() -> None:
+    """At 20,000 words, where [B,L,V] is 1.2 GB and the encoder's own logits half of that."""
+    joint_step(20_000)
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 512, 512), (32, 256, 20_000)])
+def test_a_step_that_holds_more_is_noticed(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    def holding(*given: Tensor) -> Tensor:
+        found = daspeech_posterior(*given)
+        return found + torch.ones(shape).mean() - 1.0
+
+    monkeypatch.setattr(daspeech, "dag_posterior", holding)
+    with pytest.raises(AssertionError):
+        joint_step(100)
 
 
 def check_reached(network: DaSpeech, batch: tuple[dict[str, Tensor], Tensor, SpeechTargets]) -> None:
