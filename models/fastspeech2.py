@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nartk.architectures.decoders import AcousticDecoder
+from nartk.architectures.decoders import AcousticDecoder, MelOutput
 from nartk.architectures.fastspeech2 import FastSpeech2Config
 from nartk.architectures.parts import Group, Positions
 from nartk.architectures.positions import sinusoids
@@ -196,7 +196,50 @@ def regulate(x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
     return x.gather(1, phonemes[:, :, None].expand(-1, -1, x.shape[2])), ends[:, -1]
 
 
-class Acoustic(PartModule):
+class MelModule(PartModule):
+    """Computes mel spectrograms, normalised by the statistics of a corpus and at most `most` frames long."""
+
+    statistics: nn.Module
+
+    def __init__(self, part: Group, config: MelOutput, **given: nn.Module) -> None:
+        super().__init__(part, config, **given)
+        self.most: int = part.settings["most"]
+        nn.init.ones_(self._mel_statistics()[1])
+
+    def _mel_statistics(self) -> tuple[Tensor, Tensor]:
+        return self.statistics.get_buffer("mel_mean"), self.statistics.get_buffer("mel_deviation")
+
+    def keep_statistics(
+        self, mean: Tensor, deviation: Tensor, pitch: tuple[float, float], energy: tuple[float, float]
+    ) -> None:
+        """Keeps the statistics of a corpus, with which training begins.
+
+        Args:
+            mean, deviation: [F] of its frames.
+            pitch, energy: Lowest and highest value, for a network that has bins of them.
+        """
+        for found, value in zip(self._mel_statistics(), (mean, deviation), strict=True):
+            found.copy_(value)
+
+    def normalise(self, mel: Tensor) -> Tensor:
+        """Frames [...,F] less the corpus's mean, by its deviation."""
+        mean, deviation = self._mel_statistics()
+        return (mel - mean) / deviation
+
+    def rows(self, mel: Tensor, frames: Tensor) -> list[Tensor]:
+        """Log-mel frames [T,F] of each row of normalised ones [B,T,F], of which `frames` [B] count."""
+        mean, deviation = self._mel_statistics()
+        found = wide(mel) * deviation + mean
+        return [row[:count] for row, count in zip(found, frames.tolist(), strict=True)]
+
+    def require_short(self, durations: Tensor) -> None:
+        """Raises PassError where durations [B,N] sum to more frames than `max_mel_len`."""
+        longest = int(durations.sum(1).max())
+        if longest > self.most:
+            raise PassError(f"a target of {longest} frames, more than `max_mel_len` {self.most}")
+
+
+class Acoustic(MelModule):
     """Maps vectors of phonemes to mel spectrograms."""
 
     encoder_positions: nn.Parameter
@@ -205,17 +248,14 @@ class Acoustic(PartModule):
     decoder_positions: nn.Parameter
     decoder: Sequence[FftLayer]
     out: nn.Linear
-    statistics: nn.Module
     table: Tensor  # sinusoids of positions
 
     def __init__(self, part: Group, config: AcousticDecoder) -> None:
         super().__init__(part, config)
-        self.most: int = part.settings["most"]
         self.dropout = Dropout(config.dropout)
         positions: Positions = part["positions"]
         table = torch.from_numpy(sinusoids(positions.count, positions.features).copy())
         self.register_buffer("table", table, persistent=False)
-        nn.init.ones_(self._mel_statistics()[1])
         init_linears(self)
         for module in self.modules():
             if isinstance(module, nn.Conv1d):
@@ -250,41 +290,19 @@ class Acoustic(PartModule):
             x = layer(x, seen)
         return Spectrograms(self.out(x), frames, log_durations, pitch, energy)
 
-    def require_short(self, durations: Tensor) -> None:
-        """Raises PassError where durations [B,N] sum to more frames than `max_mel_len`."""
-        longest = int(durations.sum(1).max())
-        if longest > self.most:
-            raise PassError(f"a target of {longest} frames, more than `max_mel_len` {self.most}")
-
-    def _mel_statistics(self) -> tuple[Tensor, Tensor]:
-        return self.statistics.get_buffer("mel_mean"), self.statistics.get_buffer("mel_deviation")
-
     def keep_statistics(
         self, mean: Tensor, deviation: Tensor, pitch: tuple[float, float], energy: tuple[float, float]
     ) -> None:
-        """Keeps the statistics of a corpus, with which training begins.
-
-        Args:
-            mean, deviation: [F] of its frames.
-            pitch, energy: Lowest and highest value, between which the bounds of the bins are.
-        """
-        for found, value in zip(self._mel_statistics(), (mean, deviation), strict=True):
-            found.copy_(value)
+        """Keeps the statistics of a corpus; pitch and energy are the ends of the bounds of their bins."""
+        super().keep_statistics(mean, deviation, pitch, energy)
         for name, ends in (("pitch_bounds", pitch), ("energy_bounds", energy)):
             bounds = self.statistics.get_buffer(name)
             bounds.copy_(torch.linspace(*ends, len(bounds)))
 
-    def normalise(self, mel: Tensor) -> Tensor:
-        """Frames [...,F] less the corpus's mean, by its deviation."""
-        mean, deviation = self._mel_statistics()
-        return (mel - mean) / deviation
-
     def mel(self, x: Tensor, kept: Tensor) -> list[Tensor]:
         """Log-mel frames [T,F] of each row of phonemes x [B,N,D], by the predicted prosody."""
         found = self(x, kept)
-        mean, deviation = self._mel_statistics()
-        frames = wide(found.mel) * deviation + mean
-        return [row[:count] for row, count in zip(frames, found.frames.tolist(), strict=True)]
+        return self.rows(found.mel, found.frames)
 
     def losses(self, x: Tensor, kept: Tensor, targets: SpeechTargets) -> dict[str, Tensor]:
         """Losses of phonemes x [B,N,D], each a mean over all that counts in the batch, all of weight 1.
@@ -335,17 +353,16 @@ class PhonemeEmbedding(SourceEncoder):
         return Encoded(self.embedding.vectors(tokens), kept, tokens)
 
 
-class FastSpeech2(Network):
-    """Maps phonemes, or letters, to a mel spectrogram."""
+class SpeakingNetwork(Network):
+    """Base of the networks that map phonemes, or letters, to a mel spectrogram.
 
-    config: FastSpeech2Config
+    Attributes:
+        acoustic: The `MelModule` that does.
+    """
 
-    def __init__(self, config: FastSpeech2Config) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.encoder = PhonemeEmbedding(config.tree["encoder"], config)
         self.adaptor = nn.Identity()  # between the encoder and the acoustic part
-        self.acoustic = Acoustic(config.tree["acoustic"], config)
-        name_weights(self)
 
     def losses(
         self,
@@ -356,8 +373,31 @@ class FastSpeech2(Network):
         update: int,
         speech: SpeechTargets,
     ) -> Losses:
-        """The sum of the acoustic part's losses, times the number of phonemes; `target` is the source."""
-        parts = self.acoustic.losses(source.memory, source.kept, speech)
+        """The sum of the losses of speech, times the number of phonemes; `target` is the source."""
+        parts = self.speech_losses(source, speech, training)
         tokens = source.kept.sum()
         total = torch.stack([*parts.values()]).sum() * tokens
         return Losses(total, tokens, {name: value.detach() for name, value in parts.items()})
+
+    def speech_losses(
+        self, source: Encoded, speech: SpeechTargets, training: TtsTraining
+    ) -> dict[str, Tensor]:
+        """The losses of encoded phonemes and their speech by name, each a mean over all that counts."""
+        raise NotImplementedError
+
+
+class FastSpeech2(SpeakingNetwork):
+    """Computes all frames at once."""
+
+    config: FastSpeech2Config
+
+    def __init__(self, config: FastSpeech2Config) -> None:
+        super().__init__(config)
+        self.encoder = PhonemeEmbedding(config.tree["encoder"], config)
+        self.acoustic = Acoustic(config.tree["acoustic"], config)
+        name_weights(self)
+
+    def speech_losses(
+        self, source: Encoded, speech: SpeechTargets, training: TtsTraining
+    ) -> dict[str, Tensor]:
+        return self.acoustic.losses(source.memory, source.kept, speech)

@@ -136,7 +136,19 @@ class S2sTraining(Training):
 
 @dataclass(frozen=True)
 class TtsTraining:
-    """Settings of `--criterion nartk_tts`, which has none: each of its losses has weight 1."""
+    """Settings of `--criterion nartk_tts`, each of whose losses has weight 1.
+
+    Raises:
+        UsageError: A value is out of its bounds.
+    """
+
+    stop_weight: float = setting(
+        5.0, "Transformer TTS: weight of an utterance's last step, at which it stops, beside each other step"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.stop_weight < math.inf:
+            raise UsageError(f"`stop_weight` is {self.stop_weight}, not above 0")
 
 
 @dataclass(frozen=True)

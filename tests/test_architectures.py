@@ -76,6 +76,9 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         values |= {"predictor_features": rng.randint(1, 9), "max_mel_len": rng.randint(1, 9)}
     if "adaptor_features" in known:
         values["adaptor_features"] = rng.randint(1, 9)
+    if "prenet_features" in known:
+        values |= {name: rng.randint(1, 9) for name in ("prenet_features", "mel_features", "max_mel_len")}
+        values["frames_per_step"] = rng.choice((1, 2, 4))
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values
@@ -164,7 +167,7 @@ def test_what_trains_an_architecture_is_declared() -> None:
         **dict.fromkeys(
             ("conformer", "owsm_ctc", "paraformer", "speech_dag", "speech_ctc"), ("nartk_speech",)
         ),
-        "fastspeech2": ("nartk_tts",),
+        **dict.fromkeys(("fastspeech2", "transformer_tts"), ("nartk_tts",)),
         "daspeech": ("nartk_s2s",),
         "whisper": (),
     }

@@ -12,12 +12,14 @@ import torch
 from support.transformers_small import stir
 
 from nartk.architectures.daspeech import DaSpeechConfig
+from nartk.architectures.transformer_tts import TransformerTtsConfig
 from nartk.engine import TYPES, _native
 from nartk.engine.vocoder import GeneratorOnEngine
 from nartk.engine.weights import Weights
 from nartk.errors import PassError
 from nartk.models.daspeech import DaSpeech
 from nartk.models.hifigan import HifiGan
+from nartk.models.transformer_tts import TransformerTts
 from nartk.protocols.hifigan import HifiGanConfig
 
 SMALL: dict[str, Any] = {
@@ -70,7 +72,7 @@ def random_network(**changes: Any) -> DaSpeech:
     return network
 
 
-def on_engine(network: DaSpeech, type: str, threads: int = 1) -> Any:
+def on_engine(network: DaSpeech | TransformerTts, type: str, threads: int = 1) -> Any:
     arrays: Mapping[str, Any] = {name: each.numpy() for name, each in network.state_dict().items()}
     model = Weights(arrays, type, shared=network.config.shared_weights()).model(network.config)
     return _native.Engine(model, _native.isa(), threads)
@@ -161,6 +163,88 @@ def test_sentences_of_no_or_too_many_phonemes(rows: int, lengths: list[int], mes
     engine = on_engine(random_network(**SHAPES[0], max_source_len=60), "fp32")
     with pytest.raises(PassError, match=message):
         engine.speak(np.zeros((rows, SMALL["d_model"]), np.float32), lengths)
+
+
+# Step by step: Transformer TTS
+
+
+STEPS: tuple[dict[str, Any], ...] = (
+    {"frames_per_step": 1, "d_model": 24, "decoder_heads": 2, "norm_embedding": True},
+    {"frames_per_step": 2, "d_model": 40, "decoder_heads": 5, "decoder_norm_first": False},
+    {"frames_per_step": 4, "d_model": 16, "decoder_layers": 1, "decoder_positions": "learned"},
+)
+
+
+def random_steps(*, ends: bool = False, **changes: Any) -> TransformerTts:
+    """A network that ends where its logits say so, or at its longest output."""
+    torch.manual_seed(6)
+    own = {
+        **{name: SMALL[name] for name in ("encoder_layers", "encoder_heads", "encoder_ffn", "decoder_ffn")},
+        **{"src_vocab": 12, "tgt_vocab": 12, "decoder_layers": 2, "decoder_heads": 2},
+        **{"prenet_features": 36, "mel_features": 7, "max_mel_len": 42, "max_source_len": 60},
+    }
+    network = stir(TransformerTts(TransformerTtsConfig(**{**own, **changes}))).eval()
+    statistics = network.decoder.statistics
+    with torch.no_grad():
+        statistics.get_buffer("mel_mean").normal_()
+        statistics.get_buffer("mel_deviation").uniform_(0.5, 2.0)
+        network.decoder.out.bias[-1] = 0.0 if ends else -1e3
+    return network
+
+
+def phonemes(network: TransformerTts) -> list[np.ndarray]:
+    """Vectors of encoded phonemes."""
+    draw = np.random.default_rng(7)
+    return [draw.normal(size=(n, network.config.d_model)).astype(np.float32) for n in LENGTHS]
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("shape", STEPS, ids=str)
+def test_steps_are_torchs(shape: dict[str, Any], type: str) -> None:
+    network = random_steps(**shape)
+    features = phonemes(network)
+    engine = on_engine(network, type)
+    found = engine.speak(np.concatenate(features), LENGTHS)
+    assert found["frames"].tolist() == [42] * 4
+    assert engine.cells_in_use == engine.memories_in_use == 0
+    for each, mel in zip(features, np.split(found["mel"], 4), strict=True):
+        # Errors grow from step to step, so that the network in torch reads the engine's frames.
+        decoder, missing = network.decoder, -len(mel) % network.config.frames_per_step
+        steps = decoder.normalise(torch.from_numpy(np.pad(mel, ((0, missing), (0, 0)))))
+        steps = steps.unflatten(0, (-1, network.config.frames_per_step)).flatten(1)
+        previous = torch.cat([torch.zeros_like(steps[:1]), steps[:-1]])
+        with torch.no_grad():
+            source = decoder.source_kv(torch.from_numpy(each)[None])
+            wanted = decoder(previous[None], source, None)[0, :, :-1]
+        wanted = wanted.unflatten(1, (-1, 7)).flatten(0, 1)[: len(mel)]
+        error = (decoder.normalise(torch.from_numpy(mel)) - wanted).abs().mean().item()
+        assert error < CLOSE[type] * wanted.abs().mean().item()
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_sentences_steps_are_its_own(type: str) -> None:
+    """In bits alone, in a batch whose sentences end at other steps, and with other numbers of threads."""
+    network = random_steps(ends=True, **STEPS[1])
+    features = phonemes(network)
+    together = on_engine(network, type).speak(np.concatenate(features), LENGTHS)
+    assert len({*together["frames"].tolist()}) > 1
+    threads = on_engine(network, type, 2).speak(np.concatenate(features), LENGTHS)
+    one = on_engine(network, type)
+    alone = [one.speak(each, [len(each)]) for each in features]
+    for name in ("mel", "frames"):
+        assert np.array_equal(threads[name], together[name])
+        assert np.array_equal(np.concatenate([each[name] for each in alone]), together[name])
+
+
+def test_phonemes_of_another_size_are_refused() -> None:
+    engine = on_engine(random_steps(), "fp32")
+    with pytest.raises(PassError, match="vectors of phonemes of another size"):
+        engine.speak(np.zeros((2, 9), np.float32), [2])
+    with pytest.raises(PassError, match="sentence 0 has 61 phonemes, not 1 to 60"):
+        engine.speak(np.zeros((61, 512), np.float32), [61])
+
+
+# HiFi-GAN
 
 
 GENERATORS = (

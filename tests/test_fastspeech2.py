@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import random
 import shutil
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 import torch
 from support import fairseq_host
 from support.commands import run
+from support.phonemes import utterances, write_phonemes
 from support.speaking import EOS, SMALL, WORDS, random_network, theirs
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
 from nartk.architectures.fastspeech2 import FastSpeech2Config
 from nartk.cli.convert import main as convert
-from nartk.data.audio.targets import SpeechCorpus, Utterance
+from nartk.data.audio.targets import SpeechCorpus
 from nartk.errors import InputFileError, LengthMismatchError, PassError, UsageError
 from nartk.models.fastspeech2 import LOSSES, FastSpeech2, SpeechTargets, bins, cut, durations_of, regulate
 from nartk.models.losses import TtsTraining
@@ -246,32 +246,6 @@ def test_it_has_the_published_size() -> None:
 
 
 # Training
-
-
-def utterances(seed: int, lines: list[list[str]]) -> list[Utterance]:
-    """Speech in which a phoneme has its own duration, pitch, energy and frame."""
-    rng, made = np.random.default_rng(seed), []
-    for line in lines:
-        numbers = np.array([SYMBOLS.index(word) for word in line])
-        durations = (1 + numbers % 3).astype(np.int32)
-        frames = np.eye(len(SYMBOLS), dtype=np.float32)[np.repeat(numbers, durations)] * 4.0 - 7.0
-        pitch, energy = (4.5 + 0.03 * numbers).astype(np.float32), (1.0 + 0.02 * numbers).astype(np.float32)
-        noise = rng.normal(scale=0.01, size=frames.shape).astype(np.float32)
-        made.append(Utterance(frames + noise, durations, pitch, energy))
-    return made
-
-
-SYMBOLS = ["AA", "K", "S"]
-
-
-def write_phonemes(folder: Path, count: int) -> None:
-    """Writes a folder as `--task nartk_tts` reads it."""
-    rng = random.Random(1)
-    (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in SYMBOLS))
-    for split, size in (("train", count), ("valid", 4)):
-        lines = [rng.choices(SYMBOLS, k=rng.randint(2, 6)) for _ in range(size)]
-        (folder / f"{split}.txt").write_text("".join(" ".join(line) + "\n" for line in lines))
-        SpeechCorpus.of(utterances(2, lines)).write(folder / f"{split}.speech.npz")
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from nartk.architectures.parts import (
     OutputWords,
     Part,
     Positions,
+    Shape,
 )
 from nartk.architectures.settings import POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
 from nartk.errors import UsageError
@@ -32,6 +33,7 @@ from nartk.protocols.parallel import (
     FrameScorer,
     GraphScorer,
     MelScorer,
+    PhonemeScorer,
 )
 from nartk.protocols.passes import CopiesSource, PassScorer
 
@@ -47,12 +49,8 @@ def _speaks(name: str, *protocols: type) -> Speaks:
 
 # No configuration is of these classes alone, and every method that a dataclass generates delays the start.
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Decoder(Config):
-    """A Transformer's decoder, and the output words.
-
-    Raises:
-        UsageError: Same as Config; and it copies vectors of the source, which have other features.
-    """
+class DecoderStack(Config):
+    """The layers of a Transformer's decoder."""
 
     decoder_features: int = setting(0, "features of a token of the decoder; 0: d_model")
     decoder_layers: int = setting(6, "layers of the decoder")
@@ -60,6 +58,16 @@ class Decoder(Config):
     decoder_heads: int = setting(8, "attention heads of the decoder")
     decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
     decoder_positions: str = setting("sinusoidal", "target positions", choices=POSITIONS)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Decoder(DecoderStack):
+    """A Transformer's decoder, and the output words.
+
+    Raises:
+        UsageError: Same as Config; and it copies vectors of the source, which have other features.
+    """
+
     share_embeddings: str = setting(
         "decoder", "one matrix for target and output words (decoder), or none", choices=("decoder", "none")
     )
@@ -337,7 +345,43 @@ class FireDecoder(Decoder):
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class AcousticDecoder(Config):
+class MelOutput(Config):
+    """Outputs that are mel spectrograms.
+
+    Raises:
+        UsageError: Same as Config; and a size is 0.
+    """
+
+    speaks: ClassVar[Speaks | None] = _speaks("Speech", MelScorer)
+
+    mel_features: int = setting(80, "bins of a frame of the mel spectrogram")
+    max_mel_len: int = setting(4096, "longest output, frames")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_least(mel_features=1, max_mel_len=1)
+
+    def require_least(self, **bounds: int) -> None:
+        """Raises UsageError where a setting is below its bound."""
+        for name, bound in bounds.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"`{name}` is {getattr(self, name)}, below {bound}")
+
+    def statistics_part(self, **others: Shape) -> Constants:
+        """Mean and deviation of the corpus's frames, and other numbers by name."""
+        return Constants({**dict.fromkeys(("mel_mean", "mel_deviation"), (self.mel_features,)), **others})
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class PhonemeOutput(MelOutput, CopiesWords):
+    """Outputs that are sources of words (phonemes or letters), spoken as they are encoded."""
+
+    reads_text: ClassVar[bool] = True
+    speaks: ClassVar[Speaks | None] = _speaks("Encoded", PhonemeScorer)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class AcousticDecoder(MelOutput):
     """Computes a mel spectrogram of a vector a phoneme, whatever gives the vectors (FastSpeech 2).
 
     Ren et al. 2021, https://arxiv.org/abs/2006.04558, in fairseq's form. Two stacks of layers with a
@@ -348,9 +392,6 @@ class AcousticDecoder(Config):
         UsageError: Same as Config; and a convolution sees an even number of positions, or a size is 0.
     """
 
-    speaks: ClassVar[Speaks | None] = _speaks("Speech", MelScorer)
-
-    mel_features: int = setting(80, "bins of a frame of the mel spectrogram")
     acoustic_features: int = setting(0, "features of a phoneme in the acoustic part; 0: d_model")
     acoustic_encoder_layers: int = setting(4, "layers over phonemes")
     acoustic_decoder_layers: int = setting(4, "layers over frames")
@@ -364,20 +405,13 @@ class AcousticDecoder(Config):
     predictor_kernel: int = setting(3, "phonemes that a convolution of a predictor sees, odd")
     predictor_dropout: float = setting(0.5, "behind each convolution of a predictor")
     variance_bins: int = setting(256, "values of pitch, and of energy, that have an embedding")
-    max_mel_len: int = setting(4096, "longest output, frames")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("acoustic_kernel", "acoustic_second_kernel", "predictor_kernel"):
             if getattr(self, name) % 2 == 0:
                 raise UsageError(f"`{name}` is {getattr(self, name)}, which is not odd")
-        least = {
-            "variance_bins": 2,
-            **dict.fromkeys(("mel_features", "predictor_features", "max_mel_len"), 1),
-        }
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise UsageError(f"`{name}` is {getattr(self, name)}, below {bound}")
+        self.require_least(variance_bins=2, predictor_features=1)
 
     def _fft_layer_part(self) -> Group:
         d, inner, norm = self.side_features("acoustic"), self.acoustic_ffn, self.norm_part("acoustic")
@@ -404,10 +438,6 @@ class AcousticDecoder(Config):
             **dict.fromkeys(("duration", "pitch", "energy"), self._predictor_part()),
             **dict.fromkeys(("pitch_embedding", "energy_embedding"), embedding),
         }
-        statistics = {
-            **dict.fromkeys(("mel_mean", "mel_deviation"), (self.mel_features,)),
-            **dict.fromkeys(("pitch_bounds", "energy_bounds"), (bins - 1,)),
-        }
         positions = max(self.max_mel_len, self.max_source_len, self.max_target_len + 1)
         acoustic: dict[str, Part] = {
             "positions": Positions("sinusoidal", positions, d),
@@ -417,6 +447,6 @@ class AcousticDecoder(Config):
             "decoder_positions": Factor(),
             "decoder": Numbered([self._fft_layer_part()] * self.acoustic_decoder_layers),
             "out": Linear(self.mel_features, d),
-            "statistics": Constants(statistics),
+            "statistics": self.statistics_part(pitch_bounds=(bins - 1,), energy_bounds=(bins - 1,)),
         }
         return {"acoustic": Group(acoustic, {"features": d, "most": self.max_mel_len}), **super().parts()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from nartk.architectures import register_architecture
-from nartk.architectures.decoders import AcousticDecoder, CopiesWords
+from nartk.architectures.decoders import AcousticDecoder, PhonemeOutput
 from nartk.architectures.parts import Group, Part, Words
-from nartk.architectures.settings import Speaks, setting
-from nartk.protocols.parallel import PhonemeScorer
+from nartk.architectures.settings import setting
 
 TINY_ACOUSTIC = {
     "acoustic_encoder_layers": 2,
@@ -30,15 +29,8 @@ TINY_ACOUSTIC = {
     strategy="speak",
 )
 @dataclass(frozen=True)
-class FastSpeech2Config(CopiesWords, AcousticDecoder):
+class FastSpeech2Config(PhonemeOutput, AcousticDecoder):
     """The shape of FastSpeech 2 over words, which are phonemes or letters; the defaults are DASpeech's."""
-
-    reads_text: ClassVar[bool] = True
-    speaks: ClassVar[Speaks | None] = Speaks(
-        (PhonemeScorer,),
-        "nartk.engine.parallel_scorer:EncodedOnEngine",
-        "nartk.models.parallel_reference:EncodedOnTorch",
-    )
 
     d_model: int = setting(256, "features of a phoneme")
     dropout: float = setting(0.2, "on embeddings and behind each feed-forward network")

@@ -20,7 +20,7 @@ from fairseq.tasks import register_task
 from torch import nn
 
 from nartk.adapters.fairseq.network import shapes
-from nartk.architectures.decoders import AcousticDecoder
+from nartk.architectures.decoders import AcousticDecoder, MelOutput
 from nartk.architectures.settings import Config
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.tensors import require_shapes
@@ -113,7 +113,7 @@ class S2sModel(SpeakingModel):
         if getattr(args, "init_translation", None) is not None:
             _begin(model.core, args.init_translation, lambda name: not name.startswith(_ADDED), None, task)
         if getattr(args, "init_acoustic", None) is not None:
-            own = {*AcousticDecoder.__annotations__}
+            own = {*AcousticDecoder.__annotations__, *MelOutput.__annotations__}
             _begin(model.core, args.init_acoustic, lambda name: name.startswith("acoustic."), own, None)
         return model
 

@@ -4,8 +4,10 @@ DATA has ``dict.txt`` and of each split, such as ``train``, ``train.txt``, a lin
 utterance, and ``train.speech.npz``, their speech (`nartk.data.audio.targets`). The statistics of train's
 speech become part of the model: mean and deviation of mel frames, bins of pitch and of energy.
 
-The loss is the L1 distance of normalised mel frames plus the squared errors of log-durations, pitch and
-energy, each a mean over all that counts in a batch, each of weight 1 (`nartk.models.fastspeech2`).
+The loss of FastSpeech 2 is the L1 distance of normalised mel frames plus the squared errors of log-durations,
+pitch and energy (`nartk.models.fastspeech2`), that of Transformer TTS the L1 distance and the squared error
+of frames plus the cross-entropy of where it stops (`nartk.models.transformer_tts`). Each is a mean over all
+that counts in a batch, and of weight 1.
 
 Batches are of alike lengths on both sides (`nartk.data.audio.buckets`), of at most ``--max-tokens`` frames of
 speech, padding included.
@@ -241,6 +243,6 @@ register_models(SpeakingModel, CRITERION)
 
 @register_criterion(CRITERION, dataclass=criterion_config(CRITERION, TtsTraining))
 class TtsCriterion(LossCriterion):
-    """Compares spectrograms and prosody with the true ones."""
+    """Compares spectrograms, and prosody or ends, with the true ones."""
 
     settings = TtsTraining

@@ -64,7 +64,7 @@ class FairseqCheckpoint:
         """
         if re.match(r"(transformer|m?bart)(_(?!lm)|$)", self.name):
             return "transformer"
-        for each in architectures():
+        for each in sorted(architectures(), key=len, reverse=True):  # one's name may begin with another's
             if re.match(rf"nartk_{each}(_|$)", self.name):
                 return each
         raise UnsupportedCheckpointError(

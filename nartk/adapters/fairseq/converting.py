@@ -10,7 +10,7 @@ from typing import Any
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
-from nartk.architectures.decoders import AcousticDecoder
+from nartk.architectures.decoders import MelOutput
 from nartk.architectures.settings import Config
 from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
@@ -87,7 +87,7 @@ def convert(
     paths = {"codes": bpe_codes, "encoder": encoder_json}
     files = {key: path for key, path in paths.items() if path is not None}
     split: dict[str, JsonObject] = {}
-    if isinstance(config, AcousticDecoder):
+    if isinstance(config, MelOutput):
         if files or moses:
             raise UsageError(
                 f"{named('bpe')} or {named('tokenizer')} of a model that speaks phonemes", fix="leave it out"
@@ -168,7 +168,7 @@ def _convert_speech(
         if _is_file(folder, name)
     }
     load_processor("input", opened, settings, target.specials)  # refused now, not when it is needed
-    speaks = {"output": _spoken(config, folder)} if isinstance(config, AcousticDecoder) else {}
+    speaks = {"output": _spoken(config, folder)} if isinstance(config, MelOutput) else {}
     pieces = folder / TOKENIZER if tokenizer is None else tokenizer
     save_checkpoint(
         output,
@@ -187,7 +187,7 @@ def _convert_speech(
     return config
 
 
-def _spoken(config: AcousticDecoder, data: Path) -> JsonObject:
+def _spoken(config: MelOutput, data: Path) -> JsonObject:
     """Settings of outputs that are spoken, with those of spectrograms that a folder of training data has."""
     folder = Folder(data)
     mel = folder.json(MEL) if folder.has(MEL) else {"bins": config.mel_features}

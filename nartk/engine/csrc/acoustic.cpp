@@ -1,6 +1,6 @@
-// Spectrograms of phonemes (FastSpeech 2): two stacks of layers whose feed-forward networks are convolutions, and
+// Spectrograms of phonemes. FastSpeech 2's are two stacks of layers whose feed-forward networks are convolutions, and
 // between them the predictors of durations, pitch and energy. A sentence is computed by itself, so that what it
-// becomes depends on it alone.
+// becomes depends on it alone. Transformer TTS's come step by step from the decoder.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -57,15 +57,86 @@ std::vector<float> Engine::predict(Workspace& space, const Predictor& by, const 
     return found;
 }
 
+// All sentences that have not ended take a step together, each a token of a pass of the decoder.
+void Engine::speak_steps(const float* features, const std::vector<int>& lengths, Spoken& spoken) {
+    const Steps& steps = network->steps;
+    const Stack& stack = network->decoder;
+    const int count = (int)lengths.size(), size = steps.size(), step = step_of(stack.embedding.features);
+    Made encoded;
+    {
+        Lease lease(*this);
+        encoded = read_vectors(*lease.space, features, lengths);
+    }
+    std::vector<std::vector<float>> mel(count, std::vector<float>(size, 0.0f));  // behind the zeros that come first
+    std::vector<int> live(count);
+    for (int b = 0; b < count; b++) live[b] = b;
+    const std::vector<int> contexts = cells.open(count);
+    try {
+        for (int at = 0; !live.empty() && at * (size / steps.bins) < steps.most; at++) {
+            const int n = (int)live.size();
+            const std::vector<int> parents(n, -1), positions(n, at);
+            std::vector<int> own(n), every(n), left;
+            Sources sources(n);
+            for (int i = 0; i < n; i++) {
+                own[i] = contexts[live[i]];
+                every[i] = i;
+                sources[i] = encoded[live[i]];
+            }
+            const auto enter = [&](Workspace& space, int first, int m, float* x) {
+                float* rows = space.joined.get((size_t)m * size);
+                for (int i = 0; i < m; i++)
+                    std::copy_n(mel[live[first + i]].end() - size, size, rows + (size_t)i * size);
+                const float* from = rows;
+                int wide = size;
+                for (size_t l = 0; l + 1 < steps.prenet.size(); l++) {
+                    const int inner = steps.prenet[l]->width();
+                    float* to = space.channels[l % 2].get((size_t)m * inner);
+                    linear(space, *steps.prenet[l], from, m, wide, to, inner, {Activation::relu, false});
+                    from = to;
+                    wide = inner;
+                }
+                linear(space, *steps.prenet.back(), from, m, wide, x, step);
+                place(stack.embedding, positions.data() + first, m, x);
+            };
+            const auto leave = [&](Workspace& space, int first, int m, float* x) {
+                normed(stack.norm, x, m, x);
+                const int wide = steps.out->width();
+                float* rows = space.logits.get((size_t)m * wide);
+                linear(space, *steps.out, x, m, step, rows, wide);
+                for (int i = 0; i < m; i++, rows += wide) {
+                    auto& said = mel[live[first + i]];
+                    said.insert(said.end(), rows, rows + size);
+                    if (!(rows[size] > 0.0f)) left.push_back(live[first + i]);
+                }
+            };
+            const auto pass = decode(sources, own.data(), parents.data(), enter, leave);
+            cells.end(*pass, every.data(), n);
+            live = left;
+        }
+    } catch (...) {
+        cells.close(contexts.data(), count);
+        throw;
+    }
+    cells.close(contexts.data(), count);
+    for (const auto& said : mel) {
+        const int frames = std::min(steps.most, (int)(said.size() - size) / steps.bins);
+        for (int i = 0; i < frames * steps.bins; i++)
+            spoken.mel.push_back(said[size + i] * steps.deviation[i % steps.bins] + steps.mean[i % steps.bins]);
+        spoken.frames.push_back(frames);
+    }
+}
+
 void Engine::speak(const float* features, const int* lengths, int count, Spoken& spoken) {
     const Rounding rounding;
     const Acoustic& acoustic = network->acoustic;
-    if (!acoustic.out) throw PassFault("the model does not speak");
+    const int most = network->steps.out ? network->most_source : acoustic.positions;
+    if (!network->spoken_bins()) throw PassFault("the model does not speak");
     for (int b = 0; b < count; b++)
-        if (lengths[b] < 1 || lengths[b] > acoustic.positions)
+        if (lengths[b] < 1 || lengths[b] > most)
             throw PassFault("sentence " + number(b) + " has " + number(lengths[b]) + " phonemes, not 1 to " +
-                            number(acoustic.positions));
+                            number(most));
     threads.adapt();
+    if (network->steps.out) return speak_steps(features, {lengths, lengths + count}, spoken);
     Lease lease(*this);
     Workspace& space = *lease.space;
     const int d = acoustic.features, step = step_of(d), bins = acoustic.out->outputs;

@@ -86,6 +86,19 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
     return made;
 }
 
+Engine::Made Engine::read_vectors(Workspace& space, const float* features, const std::vector<int>& lengths) {
+    const int d = network->features, step = step_of(d);
+    Stack stack;  // of no layers
+    stack.embedding.features = stack.norm.features = d;
+    return encode_all(space, stack, network->decoder, lengths, [&](int first, int last, float* x) {
+        for (int b = first; b < last; b++)
+            for (int i = 0; i < lengths[b]; i++, features += d, x += step) {
+                std::memcpy(x, features, d * sizeof(float));
+                std::fill(x + d, x + step, 0.0f);
+            }
+    });
+}
+
 std::vector<int> Engine::keep(const Made& made) {
     std::lock_guard<std::mutex> lock(mutex);
     std::vector<int> handles;
@@ -119,7 +132,9 @@ std::vector<int> Engine::encode(const int* tokens, const int* of_each, int count
     Lease lease(*this);
     const Stack& stack = network->encoder;
     const int step = step_of(stack.embedding.features);
-    const Made made = encode_all(*lease.space, stack, network->decoder, lengths, [&](int first, int last, float* x) {
+    const Stack none;  // which reads them: what speaks step by step does when it speaks
+    const Stack& readers = network->steps.out ? none : network->decoder;
+    const Made made = encode_all(*lease.space, stack, readers, lengths, [&](int first, int last, float* x) {
         for (int b = first; b < last; b++)
             for (int i = 0; i < lengths[b]; i++, x += step) vector(stack.embedding, words[b][i], x);
     });

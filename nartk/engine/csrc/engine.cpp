@@ -316,14 +316,31 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
             throw PassFault("position " + number(tokens.positions[i]) + " of token " + number(i) + " is none of " +
                             number(network->most_target));
     }
-    std::vector<std::shared_ptr<const Memory>> sources(n);
+    Sources sources(n);
     for (int i = 0; i < n; i++)
         sources[i] = i && tokens.memories[i] == tokens.memories[i - 1] ? sources[i - 1] : memory(tokens.memories[i]);
+    const int d = network->decoder.embedding.features, step = step_of(d);
+    found.hidden.resize(want.only.size() * (size_t)d);
+    size_t read_so_far = 0;
+    const auto enter = [&](Workspace&, int first, int m, float* x) {
+        embed(network->decoder.embedding, tokens.words + first, tokens.positions + first, m, x);
+    };
+    const auto leave = [&](Workspace& space, int first, int m, float* x) {
+        for (; read_so_far < want.only.size() && want.only[read_so_far] < first + m; read_so_far++)
+            finish(x + (size_t)(want.only[read_so_far] - first) * step, found.hidden.data() + read_so_far * d);
+        if (first + m == n) read(space, want, found);
+    };
+    return decode(sources, tokens.contexts, tokens.parents, enter, leave);
+}
+
+std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* contexts, const int* parents,
+                                        const Through& enter, const Through& leave) {
+    const int n = (int)sources.size();
     std::shared_ptr<Pending> pending;
     std::unique_ptr<Lists> lists;
     {
         std::lock_guard<std::mutex> lock(cells.mutex);
-        pending = cells.begin(tokens.contexts, tokens.parents, n);
+        pending = cells.begin(contexts, parents, n);
     }
     try {
         {
@@ -333,15 +350,12 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
         Lease lease(*this);
         Workspace& space = *lease.space;
         const Stack& stack = network->decoder;
-        const int d = stack.embedding.features, step = step_of(d);
-        found.hidden.resize(want.only.size() * (size_t)d);
-        size_t read_so_far = 0;
         for (int begin = 0; begin < n; begin += CHUNK) {
             const int m = std::min(CHUNK, n - begin);
             int longest = 0;
             for (int i = begin; i < begin + m; i++) longest = std::max(longest, lists->of(i).count);
-            float* x = space.x.get((size_t)m * step);
-            embed(stack.embedding, tokens.words + begin, tokens.positions + begin, m, x);
+            float* x = space.x.get((size_t)m * step_of(stack.embedding.features));
+            enter(space, begin, m, x);
             const float* relative = biases(space, stack, longest);
             int offset = 0;  // of the layer's keys in a cell
             for (const Layer& layer : stack.layers) {
@@ -362,10 +376,8 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
                 offset += 2 * width;
                 if (interrupted) interrupted();
             }
-            for (; read_so_far < want.only.size() && want.only[read_so_far] < begin + m; read_so_far++)
-                finish(x + (size_t)(want.only[read_so_far] - begin) * step, found.hidden.data() + read_so_far * d);
+            leave(space, begin, m, x);
         }
-        read(space, want, found);
     } catch (...) {
         cells.end(*pending, nullptr, 0);
         throw;

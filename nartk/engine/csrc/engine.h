@@ -149,6 +149,15 @@ struct Acoustic {
     int inputs() const { return up ? up->inputs : features; }
 };
 
+// What makes spectrograms step by step: the decoder, which reads the frames of the step before through a prenet.
+struct Steps {
+    std::vector<const Linear*> prenet;  // with ReLU between them
+    const Linear* out = nullptr;        // frames of a step, and a number that is above 0 if it is the last one
+    int bins = 0, most = 0;             // most: frames of an output
+    const float *mean = nullptr, *deviation = nullptr;  // of the corpus's frames
+    int size() const { return out->outputs - 1; }       // numbers in the frames of a step
+};
+
 struct Network {
     int features = 0;  // d, of the encoder; the decoder's may be others
     Stack encoder, decoder;
@@ -165,6 +174,10 @@ struct Network {
     bool hears() const { return !subsampling.convolutions.empty(); }
     Parallel parallel;
     Acoustic acoustic;
+    Steps steps;
+    // Features of a phoneme that is spoken, and bins of a frame; 0 where nothing speaks.
+    int spoken_features() const { return steps.out ? features : acoustic.inputs(); }
+    int spoken_bins() const { return steps.out ? steps.bins : acoustic.out ? acoustic.out->outputs : 0; }
     // Of the layers of a stack, the floats of keys and values of a token.
     size_t kv_floats(const Stack& stack) const;
 };
@@ -312,6 +325,8 @@ class Engine {
     template <class Enter>
     Made encode_all(Workspace& space, const Stack& stack, const Stack& readers, const std::vector<int>& lengths,
                     Enter enter, const Made& prompts = {});
+    // Keys and values that the decoder reads of vectors [N,d], which are encoded already.
+    Made read_vectors(Workspace& space, const float* features, const std::vector<int>& lengths);
     void check_words(const int* words, int count, int index) const;
     std::vector<int> keep(const Made& made);
     void linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
@@ -339,6 +354,12 @@ class Engine {
     template <class Kept, class Over>
     void attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
                    float* x, int n, int longest, const float* biases, Kept kept, Over over);
+    // Tokens of a pass through the decoder's layers: `enter` writes what these read of m tokens from `first` on, and
+    // `leave` takes what they give. Their contexts wait for the end of the pass.
+    using Through = std::function<void(Workspace& space, int first, int m, float* x)>;
+    using Sources = std::vector<std::shared_ptr<const Memory>>;  // of each token
+    std::shared_ptr<Pending> decode(const Sources& sources, const int* contexts, const int* parents,
+                                    const Through& enter, const Through& leave);
     void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows,
                      const float* biases = nullptr);
     void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
@@ -362,6 +383,7 @@ class Engine {
     // Of spectrograms, in acoustic.cpp.
     void convolve(Workspace& space, const Linear& taps, int channels, const float* x, int n, int ldx, float* y,
                   int ldy, Epilogue epilogue);
+    void speak_steps(const float* features, const std::vector<int>& lengths, Spoken& spoken);
     void acoustic_layer(Workspace& space, const Layer& layer, float* x, int n);
     std::vector<float> predict(Workspace& space, const Predictor& by, const float* x, int n);
     void link_row(Workspace& space, const float* hidden, int count, float* to);

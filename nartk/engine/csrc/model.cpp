@@ -195,7 +195,7 @@ struct Builder {
         width = made.embedding.features = features;
         const py::dict embedding = part(from, "embedding");
         made.embedding.words = linear(embedding, "words");
-        require(made.embedding.words ? made.embedding.words->inputs == features : !decodes,
+        require(made.embedding.words ? made.embedding.words->inputs == features : !decodes || from.contains("prenet"),
                 "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
@@ -317,6 +317,30 @@ struct Builder {
         return made;
     }
 
+    // Of a decoder that speaks.
+    Steps steps(const py::dict& from) {
+        Steps made;
+        const py::dict prenet = part(from, "prenet"), statistics = part(from, "statistics");
+        made.out = linear(from, "out");
+        made.most = from["most"].cast<int>();
+        made.bins = (int)statistics["mel_mean"].cast<py::array>().size();
+        made.mean = floats(statistics["mel_mean"], made.bins);
+        made.deviation = floats(statistics["mel_deviation"], made.bins);
+        for (const auto& each : prenet["layers"].cast<py::list>())
+            made.prenet.push_back(linear(py::dict(py::arg("layer") = each), "layer"));
+        made.prenet.push_back(linear(prenet, "out"));
+        require(made.out && made.out->inputs == width && made.bins > 0 && made.size() % made.bins == 0 &&
+                    made.size() > 0 && made.most <= network->decoder.embedding.count * (made.size() / made.bins),
+                "frames of another size");
+        int inputs = made.size();
+        for (const Linear* each : made.prenet) {
+            require(each && each->inputs == inputs, "a prenet of another size");
+            inputs = each->outputs;
+        }
+        require(inputs == width, "a prenet of another size");
+        return made;
+    }
+
     explicit Builder(const py::dict& from) {
         network->features = from["features"].cast<int>();
         const int d = network->features;
@@ -337,8 +361,9 @@ struct Builder {
         if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), d, false);
         const int decoded = from.contains("decoder") ? from["decoder_features"].cast<int>() : d;
         if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), decoded, true);
+        if (part(from, "decoder").contains("prenet")) network->steps = steps(part(from, "decoder"));
         network->output = from.contains("output") ? linear(output, "words") : network->ctc;
-        require(network->output ? network->output->inputs == decoded : network->acoustic.out != nullptr,
+        require(network->output ? network->output->inputs == decoded : network->spoken_bins() > 0,
                 "an output layer of another size");
         if (from.contains("output")) network->output_scale = output["scale"].cast<float>();
         if (output.contains("bias") && !output["bias"].is_none()) {

@@ -264,13 +264,13 @@ py::tuple graph(Runner& runner, py::object memories, py::object lengths, py::obj
     return py::make_tuple(matrix(hidden, runner.engine.network->output->inputs), links);
 }
 
-// Spectrograms of sentences of so many phonemes, and their prosody.
+// Spectrograms of sentences of so many phonemes, and their prosody where it is predicted.
 py::dict speak(Runner& runner, const Floats& features, const py::object& of_each) {
-    const Acoustic& acoustic = runner.engine.network->acoustic;
+    const Network& network = *runner.engine.network;
     const Ints lengths = ints(of_each);
     py::ssize_t total = 0;
     for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
-    if (features.ndim() != 2 || features.shape(1) != acoustic.inputs() || features.shape(0) != total)
+    if (features.ndim() != 2 || features.shape(1) != network.spoken_features() || features.shape(0) != total)
         throw PassFault("vectors of phonemes of another size");
     Spoken spoken;
     {
@@ -278,7 +278,7 @@ py::dict speak(Runner& runner, const Floats& features, const py::object& of_each
         runner.engine.speak(features.data(), lengths.data(), (int)lengths.size(), spoken);
     }
     py::dict found;
-    found["mel"] = matrix(spoken.mel, acoustic.out->outputs);
+    found["mel"] = matrix(spoken.mel, network.spoken_bins());
     found["frames"] = array(spoken.frames);
     found["durations"] = array(spoken.durations);
     found["log_durations"] = array(spoken.log_durations);
