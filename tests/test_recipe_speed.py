@@ -49,7 +49,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FIGURES = "engines free base hf teacher native drafts costs start whisper speech"
+FIGURES = "engines free base hf teacher native drafts costs start whisper speech acoustic"
 
 
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -270,3 +270,15 @@ def test_decoders_of_speech_are_measured(work: Path) -> None:
     # Outputs have the corpus's mean length; the autoregressive ones with eos.
     assert {cell[-1] for cell in cells if cell[2] != "`paraformer`"} == {"15.0"}
     assert all(abs(float(cell[-1]) - 14.6) < 2 for cell in cells if cell[2] == "`paraformer`")
+
+
+def test_acoustic_models_are_measured(work: Path) -> None:
+    done = run(work, "acoustic", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (work / "results/st/results/bench.acoustic.md").read_text().splitlines()
+    cells = [
+        line.strip("| ").split(" | ")[:2] for line in lines if line.startswith(("| fp", "| bf", "| int"))
+    ]
+    steps = [f"{n} a step" for n in (1, 2, 4)]
+    models = ["fastspeech2", *steps, "1 a step, 512 features", "fastspeech2 in PyTorch, fp32"]
+    assert cells == [[dtype, model] for dtype in ("fp32", "bf16", "int8") for model in models]

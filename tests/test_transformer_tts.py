@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,20 @@ import numpy as np
 import pytest
 import torch
 from support import fairseq_host
-from support.commands import run
+from support.commands import main_of, run
 from support.phonemes import SYMBOLS, write_phonemes
 from support.transformers_small import stir
 from torch import Tensor
 
+import nartk
 from nartk.adapters.fairseq.checkpoint import read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
 from nartk.architectures.transformer_tts import TransformerTtsConfig
 from nartk.checkpoints.hugging_face.families import FAIRSEQ_NAMES
 from nartk.checkpoints.hugging_face.tensors import names_of
+from nartk.cli.convert import main as convert
+from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.targets import SUFFIX, SpeechCorpus
 from nartk.errors import PassError, UsageError
 from nartk.models.fastspeech2 import SpeechTargets
@@ -299,11 +303,38 @@ def test_it_learns_to_speak(tmp_path: Path) -> None:
     last = [{key: float(value) for key, value in each.items()} for each in logged if "stop" in each][-1]
     assert last["loss"] == pytest.approx(sum(last[name] for name in ("mel", "mse", "stop")), abs=1e-3)
 
-    network = to_network(read_checkpoint(tmp_path / "checkpoint_last.pt")).eval()
-    corpus = SpeechCorpus.read(tmp_path / f"train{SUFFIX}")
-    for line, said in zip((tmp_path / "train.txt").read_text().splitlines(), corpus, strict=True):
+    checkpoint, folder = tmp_path / "checkpoint_last.pt", tmp_path / "model"
+    assert convert([str(checkpoint), "--output", str(folder), "--quiet"]) == 0
+    network, corpus = (
+        to_network(read_checkpoint(checkpoint)).eval(),
+        SpeechCorpus.read(tmp_path / f"train{SUFFIX}"),
+    )
+    lines = (tmp_path / "train.txt").read_text().splitlines()
+    for line, said, found in zip(lines, corpus, nartk.load(folder).decode(lines), strict=True):
         source = network.encode(torch.tensor([[*(4 + SYMBOLS.index(word) for word in line.split()), EOS]]))
         with torch.no_grad():
             (mel,) = network.acoustic.mel(source.memory, source.kept)
+        assert found.text == line
+        assert found.mel is not None
+        np.testing.assert_allclose(found.mel, mel.numpy(), rtol=0, atol=1e-3)
         assert len(mel) == len(said.mel) + len(said.mel) % 2
-        assert np.abs(mel.numpy()[: len(said.mel)] - said.mel).mean() < 0.1
+        assert np.abs(found.mel[: len(said.mel)] - said.mel).mean() < 0.1
+
+
+def test_an_output_that_does_not_end_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its sound is written; the user is told that it is cut."""
+    fairseq_host.require_fairseq()
+    network = random_network(7, src_vocab=7, tgt_vocab=7).float()
+    network.decoder.out.bias.data[-1] = -1e9
+    write_phonemes(tmp_path, 2)
+    args = Namespace(**asdict(network.config), arch="nartk_transformer_tts")
+    weights = {f"core.{name}": each for name, each in network.state_dict().items()}
+    fairseq_host.save(tmp_path / "a.pt", args, weights)
+    command = f"{tmp_path / 'a.pt'} --output {tmp_path / 'model'} --dict {tmp_path / 'dict.txt'} --quiet"
+    assert convert(command.split()) == 0
+    (tmp_path / "in.txt").write_text("AA K\n\n")
+    command = f"decode {tmp_path / 'model'} {tmp_path / 'in.txt'} --speech {tmp_path / 'out'}"
+    code, text, err = main_of(command, capfd)
+    assert (code, text) == (0, "AA K\n\n")
+    assert "in.txt:1: the sound ends after 30 frames, the model's longest output" in err
+    assert len(read_sound(tmp_path / "out" / "1.wav", rate=22050)) == 30 * 256

@@ -52,6 +52,7 @@ class SpeechWriter:
         self.args, self.reads_text, self.passes = args, model.reads_text, model.passes
         self.parts: dict[str, TimedCall[..., object]] = {}
         self.settings = output.mel_settings
+        self.longest = model.checkpoint.settings.get("max_mel_len")  # frames
         self.name = DEFAULT if args.vocoder is None else args.vocoder
         self.vocoder = load_vocoder(self.name, self.settings)
         self.folder = Path(args.speech)
@@ -101,6 +102,11 @@ class SpeechWriter:
         if not isinstance(output, SpeechOutput) or not len(output.mel):
             tell(self.args, f"{record.where}: the output has no sound, and no file")
             return
+        if len(output.mel) == self.longest:
+            tell(
+                self.args,
+                f"{record.where}: the sound ends after {self.longest} frames, the model's longest output",
+            )
         begun = time.perf_counter()
         samples = self.vocoder.samples(output.mel)
         self.seconds += time.perf_counter() - begun
