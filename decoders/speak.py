@@ -1,4 +1,4 @@
-"""Speaks the source: its text is the output's, beside the mel spectrogram of it (FastSpeech 2).
+"""Speaks the source: its text is the output's, beside its mel spectrogram (FastSpeech 2, Transformer TTS).
 
 Symbols: B sentences, N phonemes of a sentence, with eos.
 """

@@ -320,6 +320,13 @@ def test_it_learns_to_speak(tmp_path: Path) -> None:
         assert len(mel) == len(said.mel) + len(said.mel) % 2
         assert np.abs(found.mel[: len(said.mel)] - said.mel).mean() < 0.1
 
+    assert convert([str(folder), "--output", str(tmp_path / "int8"), "--quantize", "int8", "--quiet"]) == 0
+    wanted, stored = nartk.load(folder, dtype="int8"), nartk.load(tmp_path / "int8")
+    for one, other in zip(wanted.decode(lines), stored.decode(lines), strict=True):
+        assert one.mel is not None
+        assert other.mel is not None
+        assert np.array_equal(one.mel, other.mel)
+
 
 def test_an_output_that_does_not_end_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its sound is written; the user is told that it is cut."""

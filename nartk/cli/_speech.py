@@ -97,7 +97,7 @@ class SpeechWriter:
         return name.replace("/", "_").replace("\0", "_")
 
     def write(self, record: Record, hypothesis: Hypothesis) -> None:
-        """Writes the sound of an output, and tells the user where there is none."""
+        """Writes the sound of an output, and tells the user where there is none, or where it is cut."""
         output = hypothesis.output
         if not isinstance(output, SpeechOutput) or not len(output.mel):
             tell(self.args, f"{record.where}: the output has no sound, and no file")

@@ -189,7 +189,8 @@ class MelScorer(Protocol):
     def spectrograms(self, features: Sequence[FloatArray]) -> list[FloatArray]:
         """Log-mel frames [T,F] of outputs, each of the features [N,D] of its tokens' vertices, eos the last.
 
-        A token has at least one frame and eos none; an output is cut where the model's longest ends.
+        An output is cut where the model's longest ends. FastSpeech 2 gives a token at least one frame,
+        and eos none.
         """
 
 
