@@ -58,9 +58,10 @@ def fundamental(
         rows = np.arange(len(part))
         before, at, after = (scores[rows, best + step] for step in (0, 1, 2))
         bend = before - 2 * at + after
-        shift = np.where(bend < 0, (before - after) / np.where(bend < 0, 2 * bend, 1), 0)
+        is_peak = peaks[rows, best]  # else the shift may be anything
+        shift = np.where(is_peak, (before - after) / np.where(is_peak, 2 * bend, 1), 0)
         loud = np.abs(part).max(1) > _SILENT * loudest
-        voiced = peaks[rows, best] & (at > _VOICED) & loud
+        voiced = is_peak & (at > _VOICED) & loud
         found[begin : begin + len(part)] = np.where(voiced, rate / (lags[best] + shift), 0)
     return found
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from english import SPLITS, Spoken, write_sounds, write_words
-from prompts import LANGUAGES, MOST, RATE, names_of, spoken, words
+from prompts import LANGUAGES, MOST, RATE, names_of, spoken, trimmed, with_gaps, words
 
 from nartk.data.audio.sounds import read_sound, write_wav
 from nartk.data.audio.targets import SUFFIX
@@ -31,15 +31,24 @@ from nartk.protocols.passes import FloatArray
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "asr"))
 
-from sounds import DIGITS, changed, log, write_input, write_lines, write_split, write_statistics
+from sounds import DIGITS, log, write_input, write_lines, write_split, write_statistics
 from varied import WORDS as ENGLISH
+from varied import strange
 
 ESPEAK = "espeak-ng"
 SPEED = 160  # words a minute of the synthetic voice that is a target
 # Voices of espeak-ng by language, the first that of the target, and changes of them that make others.
 VOICES = {"fr": ("fr", "fr-be", "fr-ch"), "es": ("es", "es-419"), "it": ("it",)}
-CHANGES = ("+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+m7", "+f1", "+f2", "+f3", "+f4", "+f5")
+CHANGES = (
+    *(f"m{i}" for i in range(1, 9)),
+    *(f"f{i}" for i in range(1, 6)),
+    *("klatt", "klatt2", "klatt3", "klatt4", "klatt6", "adam", "Alex", "Alicia", "Andrea", "Andy", "Annie"),
+    *("antonio", "belinda", "benjamin", "boris", "david", "Denis", "ed", "edward", "Gene", "Hugo", "Jacky"),
+    *("john", "Lee", "linda", "Marco", "Mario", "max", "Michael", "michel", "Mike", "pablo", "paul", "pedro"),
+    *("quincy", "rob", "robert", "steph", "steph2", "travis", "victor", "anika", "grandma", "grandpa"),
+)
 SPEEDS, PITCHES = (110, 220), (15, 85)  # of these others
+APART = 0.5  # share of numbers whose words these others say one by one, as the prompts are
 TARGET = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "global", "statistics": "cmvn.json"}
 # Of each recording its own mean and variance: the voice that is heard is none of those that trained.
 HEARD = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "utterance"}
@@ -80,10 +89,15 @@ def target_voice(name: str, language: str) -> Callable[[int], FloatArray]:
 def other_voices(language: str, count: int, rng: np.random.Generator) -> Iterator[tuple[str, FloatArray]]:
     """Words of random numbers, each said by a random voice that is not the target, and changed."""
     for _ in range(count):
-        voice = str(rng.choice(VOICES[language])) + str(rng.choice(CHANGES))
+        voice = f"{rng.choice(VOICES[language])}+{rng.choice(CHANGES)}"
+        speed, pitch = int(rng.integers(*SPEEDS)), int(rng.integers(*PITCHES))
         text = words_of(int(rng.integers(10 ** rng.integers(1, 5))), language)
-        samples = synthetic(text, voice, int(rng.integers(*SPEEDS)), int(rng.integers(*PITCHES)))
-        yield text, changed(samples, 1.0, rng)
+        if rng.random() < APART:
+            parts = [trimmed(synthetic(word, voice, speed, pitch)) for word in text.split()]
+            samples, _ = with_gaps(parts, rng)
+        else:
+            samples = synthetic(text, voice, speed, pitch)
+        yield text, strange(samples, rng)
 
 
 def write_part(output: Path, split: str, recordings: Iterable[tuple[str, str, FloatArray]]) -> None:

@@ -127,7 +127,9 @@ def recordings(language: str) -> dict[str, FloatArray]:
     with lzma.open(corpora() / archive(language)) as file, tarfile.open(fileobj=file) as packed:
         files = {Path(each.name).stem: packed.extractfile(each) for each in packed}
         return {
-            name: _cut(read_sound(file.read(), rate=RATE)) for name, file in files.items() if file is not None
+            name: trimmed(read_sound(file.read(), rate=RATE))
+            for name, file in files.items()
+            if file is not None
         }
 
 
@@ -144,16 +146,21 @@ def spoken(number: int, language: str, rng: np.random.Generator) -> Spoken:
 def joined(names: Sequence[str], language: str, rng: np.random.Generator) -> Spoken:
     """Recordings in a row, with random silence between."""
     sounds, texts = recordings(language), words(language)
+    samples, begins = with_gaps([sounds[name] for name in names], rng)
+    phones = tuple(phoneme for name in names for phoneme in texts[name].phonemes)
+    return Spoken(samples, " ".join(texts[name].words for name in names), phones, begins)
+
+
+def with_gaps(parts: Sequence[FloatArray], rng: np.random.Generator) -> tuple[FloatArray, tuple[float, ...]]:
+    """Sounds in a row, with random silence between, and the time at which each begins, s."""
     before, behind = (np.zeros(int(each * RATE), np.float32) for each in _BEFORE)
     pieces, begins, at = [before], [], len(before)
-    for i, name in enumerate(names):
+    for i, part in enumerate(parts):
         gap = np.zeros(int(rng.uniform(0, LONGEST_GAP) * RATE) if i else 0, np.float32)
         begins.append((at + len(gap)) / RATE)
-        pieces += [gap, sounds[name]]
-        at += len(gap) + len(sounds[name])
-    phones = tuple(phoneme for name in names for phoneme in texts[name].phonemes)
-    text = " ".join(texts[name].words for name in names)
-    return Spoken(np.concatenate([*pieces, behind]), text, phones, tuple(begins))
+        pieces += [gap, part]
+        at += len(gap) + len(part)
+    return np.concatenate([*pieces, behind]), tuple(begins)
 
 
 def _counted(count: int, name: str, spell: Callable[[int], list[str]]) -> list[str]:
@@ -165,7 +172,7 @@ def _rest(number: int, spell: Callable[[int], list[str]]) -> list[str]:
     return spell(number) if number else []
 
 
-def _cut(samples: FloatArray) -> FloatArray:
+def trimmed(samples: FloatArray) -> FloatArray:
     """Samples without silence at their ends."""
     cells = samples[: len(samples) // _CELL * _CELL].reshape(-1, _CELL)
     levels = np.sqrt(np.square(cells).mean(1))
