@@ -15,7 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 from corpora import RATE, Utterance, connected
+from sounds import changed
 
+from nartk.data.audio.augmentation import SPEEDS as COPIED_SPEEDS
 from nartk.data.audio.augmentation import change_speed
 from nartk.protocols.passes import FloatArray
 
@@ -26,6 +28,7 @@ LEVELS_DB = (-58.0, -1.0)
 NOISE_DB = (-60.0, -12.0)  # of what lies under a number, less its loudest sample
 COLOUR_DB, COLOUR_POINTS = 5.0, 6  # deviation of a microphone's response, at so many frequencies
 PAUSES_MS = 400  # the longest
+CORPUS_PAUSES_MS = 50, 300  # of the corpus of connected numbers
 WITHOUT_PAUSES, WITHOUT_NOISE, WITHOUT_SPEECH = 0.4, 0.2, 0.08  # shares
 QUIETEST_SECONDS = (0.3, 6.0)  # of sound without speech
 _TIGHT_DB, _TIGHT_MS = (
@@ -67,14 +70,21 @@ def respoken(
     recordings: Mapping[str, FloatArray],
     count: int,
     rng: np.random.Generator,
+    *,
+    plain: bool = False,
 ) -> Iterator[Utterance]:
-    """Each number so many times, of other recordings of its speaker, as varied as those of `varied`."""
+    """Each number so many times, of other recordings of its speaker, as varied as those of `varied`.
+
+    Args:
+        plain: Put together as the corpus's numbers, half of them changed as `copies` changes them.
+    """
     by_speaker = _by_speaker(recordings)
     for each in utterances:
         digits = "".join(str(WORDS.index(word)) for word in each.text.split())
         for number in range(count):
             names = _drawn(by_speaker[each.speaker], digits, rng)
-            sound = strange(_spoken([recordings[name] for name in names], rng), rng)
+            parts = [recordings[name] for name in names]
+            sound = _plain(parts, rng) if plain else strange(_spoken(parts, rng), rng)
             yield replace(each, id=f"{each.id}-anew-{number}", signal=sound)
 
 
@@ -107,6 +117,11 @@ def _spoken(parts: list[FloatArray], rng: np.random.Generator) -> FloatArray:
     if rng.random() < WITHOUT_PAUSES:
         return connected([tight(part) for part in parts], [0] * (len(parts) + 1))
     return connected(parts, rng.integers(PAUSES_MS, size=len(parts) + 1, endpoint=True).tolist())
+
+
+def _plain(parts: list[FloatArray], rng: np.random.Generator) -> FloatArray:
+    sound = connected(parts, rng.integers(*CORPUS_PAUSES_MS, size=len(parts) + 1, endpoint=True).tolist())
+    return changed(sound, float(rng.choice(COPIED_SPEEDS)), rng) if rng.random() < 0.5 else sound
 
 
 def tight(sound: FloatArray) -> FloatArray:

@@ -61,6 +61,6 @@ def write_sounds(output: Path, args: argparse.Namespace) -> Spoken:
             speakers = sorted({name.split("_")[1] for name in recordings})
             taken = {each.text for part in SPLITS[1:] for each in numbers(part)}
             others = new_numbers(speakers, args.new, taken, rng)
-            utterances = itertools.chain(utterances, respoken(others, recordings, 1, rng))
+            utterances = itertools.chain(utterances, respoken(others, recordings, 1, rng, plain=True))
         found[split] = write_signals(output, split, utterances)
     return found

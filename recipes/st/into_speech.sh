@@ -7,7 +7,7 @@ mel=(--sample-rate 16000 --high 7600)
 
 describe() {
   acoustic=(--acoustic-features "$d_model" --acoustic-encoder-layers 2 --acoustic-decoder-layers 2
-    --acoustic-heads 2 --acoustic-ffn $((4 * d_model)) --acoustic-kernel 3 --acoustic-second-kernel 3
+    --acoustic-heads 2 --acoustic-ffn $((3 * d_model)) --acoustic-kernel 3 --acoustic-second-kernel 1
     --predictor-features "$d_model" --max-mel-len 2000)
   python "$here/speakers.py" --updates "$others" >"$work/systems.tsv"
   tell_missing
