@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import wave
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,17 +65,49 @@ def test_the_voice_says_numbers_that_train_once(prepared: Path) -> None:
     english = dict(
         zip(lines(prepared / "data/train.tsv")[1:], lines(prepared / "data/train.txt"), strict=True)
     )
-    paths, texts = lines(prepared / "data.aligner/train.tsv")[1:], lines(prepared / "data.aligner/train.txt")
+    paths, texts = lines(prepared / "data.voice/train.tsv")[1:], lines(prepared / "data.voice/train.txt")
     assert len({*paths}) == len(paths) == 200
     assert {path: text for path, text in english.items() if path in paths} == dict(
         zip(paths, texts, strict=True)
     )
     assert not any("new" in path or path.count("-") > 1 for path in paths)
     for path, text in zip(paths, texts, strict=True):
-        assert 0.04 < seconds(prepared / "data.aligner" / path) / len(text.split()) < 0.3
-    tested = [Path(path).name for path in lines(prepared / "data.aligner/test.tsv")[1:]]
+        assert 0.04 < seconds(prepared / "data.voice" / path) / len(text.split()) < 0.3
+    tested = [Path(path).name for path in lines(prepared / "data.voice/test.tsv")[1:]]
     assert tested == [Path(path).name for path in lines(prepared / "data/test.tsv")[1:]]
-    assert lines(prepared / "data.aligner/test.txt") == lines(prepared / "data/test.txt")
+    assert lines(prepared / "data.voice/test.txt") == lines(prepared / "data/test.txt")
+
+
+@needs_espeak
+def test_the_aligner_knows_no_word_by_the_others(prepared: Path) -> None:
+    """Most pairs of neighbours are in no number."""
+    table = {each.phonemes: name for name, each in prompts.words("es").items()}
+    follow = {
+        pair
+        for number in range(10_000)
+        for names in [prompts.names_of(number, "es")]
+        for pair in pairwise(names)
+    }
+    texts = [tuple(text.split()) for text in lines(prepared / "data.aligner/train.txt")]
+    assert len(texts) == 200
+    found = [words_in(text, table) for text in texts]
+    assert all(2 <= len(names) <= 6 for names in found)
+    pairs = [pair for names in found for pair in pairwise(names)]
+    assert sum(pair in follow for pair in pairs) < len(pairs) / 2
+
+
+def words_in(phonemes: tuple[str, ...], table: dict[tuple[str, ...], str]) -> list[str]:
+    """The fewest words that have these phonemes."""
+    best: dict[int, list[str]] = {0: []}
+    for end in range(1, len(phonemes) + 1):
+        ways = [
+            [*best[begin], table[phonemes[begin:end]]]
+            for begin in range(end)
+            if begin in best and phonemes[begin:end] in table
+        ]
+        if ways:
+            best[end] = min(ways, key=len)
+    return best[len(phonemes)]
 
 
 @needs_espeak

@@ -7,8 +7,8 @@ mel=(--sample-rate 16000 --high 7600)
 
 describe() {
   acoustic=(--acoustic-features "$d_model" --acoustic-encoder-layers 2 --acoustic-decoder-layers 2
-    --acoustic-heads 2 --acoustic-ffn $((3 * d_model)) --acoustic-kernel 3 --acoustic-second-kernel 1
-    --predictor-features "$d_model" --max-mel-len 2000)
+    --acoustic-heads 2 --acoustic-ffn $((3 * d_model)) --acoustic-kernel 5 --acoustic-second-kernel 1
+    --predictor-features $((d_model / 2)) --max-mel-len 2000)
   python "$here/speakers.py" --updates "$others" >"$work/systems.tsv"
   tell_missing
 }
@@ -27,7 +27,7 @@ train() {
 }
 
 # It hears what is said, by other voices than the one that is learned.
-recogniser() { train recogniser "$others"; }
+recogniser() { train recogniser "$updates"; }
 
 # CTC, with whose encoder the graph begins.
 first() { train ctc "$updates"; }
@@ -37,7 +37,7 @@ align() {
   local split
   train aligner $(((others + 2) / 3))
   for split in train valid; do
-    nartk-align "$work/aligner/model" "$work/data.aligner/$split.tsv" --output "$work/data.fastspeech2" \
+    nartk-align "$work/aligner/model" "$work/data.voice/$split.tsv" --output "$work/data.fastspeech2" \
       "${mel[@]}" --quiet || [ $? = 3 ] # some recordings cannot be aligned, and are named
   done
   python "$here/prepare_speech.py" --pair --output "$work"
@@ -50,13 +50,15 @@ models() {
   wait
 }
 
+# FastSpeech 2, in more steps than the others, of which each is shorter.
 fit_voice() {
+  local most=$((2 * updates))
   nartk-train "$work/data.fastspeech2" --task nartk_tts --criterion nartk_tts --arch nartk_fastspeech2 "${place[@]}" \
-    --d-model "$d_model" "${acoustic[@]}" --max-source-len 128 --max-target-len 128 --dropout 0.1 \
+    --d-model "$d_model" "${acoustic[@]}" --max-source-len 128 --max-target-len 128 --dropout 0.05 \
     --max-tokens "$frames" --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
-    --lr-scheduler polynomial_decay --lr 0.0015 --warmup-updates $((others / 8)) --total-num-update "$others" \
-    --max-update "$others" --seed 1 --num-workers 0 --save-dir "$work/fastspeech2/checkpoints" \
-    --save-interval-updates $(((others + 3) / 4)) --keep-interval-updates 1 --no-epoch-checkpoints \
+    --lr-scheduler polynomial_decay --lr 0.002 --warmup-updates $((most / 10)) --total-num-update "$most" \
+    --max-update "$most" --seed 1 --num-workers 0 --save-dir "$work/fastspeech2/checkpoints" \
+    --save-interval-updates $(((most + 3) / 4)) --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 25
   nartk-convert "$work/fastspeech2/checkpoints/checkpoint_last.pt" --output "$work/fastspeech2/model" \
     --dict "$work/data.fastspeech2/dict.txt" --dtype fp16
@@ -127,7 +129,7 @@ listed() {
 score() {
   mkdir -p "$work/scores"
   local name spec file scores
-  sed "1d; s#^#$work/data.aligner/#" "$work/data.aligner/test.tsv" >"$work/out/reference.lst"
+  sed "1d; s#^#$work/data.voice/#" "$work/data.voice/test.tsv" >"$work/out/reference.lst"
   [ -e "$work/scores/reference.asr-bleu.json" ] || attempt reference hear "$work/out/reference"
   while IFS=$'\t' read -r name spec _ _; do
     file=$work/out/$(key "$name" "$spec") scores=$work/scores/$(key "$name" "$spec")

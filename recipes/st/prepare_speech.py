@@ -4,8 +4,9 @@ python recipes/st/prepare_speech.py --target fr|es|it --output OUT [--voice prom
                                     [--heard N] [--copies N] [--new N] [--without SPEAKER] [--quick]
     OUT/data/{train,valid,test}.tsv, lists of spoken English numbers, as prepare.py writes them; .txt, the
     phonemes of their translations; dict.txt, the phonemes; test.words.txt, the words of the translations
-    OUT/data.aligner/{train,valid,test}.tsv, the recordings of a voice that says N of those that train, and
-    the others; .txt, their phonemes
+    OUT/data.voice/{train,valid,test}.tsv, the recordings of a voice that says N of those that train, and the
+    others; .txt, their phonemes
+    OUT/data.aligner/{train,valid}.tsv, the same voice's words in random order; .txt, their phonemes
     OUT/data.recogniser/{train,valid}.tsv, random numbers of N other, synthetic voices; .txt, their words
 python recipes/st/prepare_speech.py --pair --output OUT
     OUT/data.daspeech/{train,valid}.lst, the English numbers of OUT/data.fastspeech2, which nartk-align wrote;
@@ -18,12 +19,12 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from english import SPLITS, Spoken, write_sounds, write_words
-from prompts import LANGUAGES, MOST, RATE, names_of, spoken, trimmed, with_gaps, words
+from prompts import LANGUAGES, MOST, RATE, joined, names_of, trimmed, with_gaps, words
 
 from nartk.data.audio.sounds import read_sound, write_wav
 from nartk.data.audio.targets import SUFFIX
@@ -53,6 +54,10 @@ TARGET = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "global", "s
 # Of each recording its own mean and variance: the voice that is heard is none of those that trained.
 HEARD = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "utterance"}
 QUICK = {"train": 200, "valid": 20}
+# Random words train the aligner. In numbers it would know from some what the others are, and could place
+# their phonemes anywhere: word beginnings were 0.5 s off.
+SHUFFLED = {"train": 1200, "valid": 20}  # recordings
+Voice = Callable[[Sequence[str]], FloatArray]  # of the names of words, samples [N] of `RATE`
 
 
 def number_of(text: str) -> int:
@@ -60,16 +65,21 @@ def number_of(text: str) -> int:
     return int("".join(str(ENGLISH.index(word)) for word in text.split()))
 
 
-def phonemes_of(number: int, language: str) -> str:
-    """The phonemes of a number, with spaces between."""
+def phonemes_of(names: Iterable[str], language: str) -> str:
+    """The phonemes of words, by the names of their recordings, with spaces between."""
     table = words(language)
-    return " ".join(phoneme for name in names_of(number, language) for phoneme in table[name].phonemes)
+    return " ".join(phoneme for name in names for phoneme in table[name].phonemes)
+
+
+def text_of(names: Iterable[str], language: str) -> str:
+    """The text of words, those of compounds apart, which sound the same."""
+    table = words(language)
+    return " ".join(table[name].words for name in names).replace("-", " ")
 
 
 def words_of(number: int, language: str) -> str:
-    """The words of a number, those of compounds apart, which sound the same."""
-    table = words(language)
-    return " ".join(table[name].words for name in names_of(number, language)).replace("-", " ")
+    """The text of a number."""
+    return text_of(names_of(number, language), language)
 
 
 def synthetic(text: str, voice: str, speed: int, pitch: int) -> FloatArray:
@@ -78,12 +88,12 @@ def synthetic(text: str, voice: str, speed: int, pitch: int) -> FloatArray:
     return read_sound(subprocess.run(command, check=True, capture_output=True).stdout, rate=RATE)
 
 
-def target_voice(name: str, language: str) -> Callable[[int], FloatArray]:
-    """A voice that says numbers: the professional's, word by word, or espeak-ng's, in one breath."""
+def target_voice(name: str, language: str) -> Voice:
+    """A voice that says words: the professional's, word by word, or espeak-ng's, in one breath."""
     rng = np.random.default_rng(2)
     if name == "prompts":
-        return lambda number: spoken(number, language, rng).samples
-    return lambda number: synthetic(words_of(number, language), VOICES[language][0], SPEED, 50)
+        return lambda names: joined(names, language, rng).samples
+    return lambda names: synthetic(text_of(names, language), VOICES[language][0], SPEED, 50)
 
 
 def other_voices(language: str, count: int, rng: np.random.Generator) -> Iterator[tuple[str, FloatArray]]:
@@ -114,25 +124,38 @@ def write_english(output: Path, numbers: Spoken, language: str) -> None:
     """Writes the lists of English numbers, with phonemes."""
     for split, rows in numbers.items():
         found = [number_of(each.text) for _, each in rows]
-        texts = [(path, phonemes_of(n, language)) for (path, _), n in zip(rows, found, strict=True)]
+        texts = [
+            (path, phonemes_of(names_of(number, language), language))
+            for (path, _), number in zip(rows, found, strict=True)
+        ]
         write_split(output, split, texts, output)
         if split == "test":
             write_lines(output / "test.words.txt", (words_of(number, language) for number in found))
-    write_words(output, (phonemes_of(number, language) for number in range(MOST)))
+    write_words(output, (phonemes_of([name], language) for name in words(language)))
     write_input(output, DIGITS)
     write_statistics(output, DIGITS)
 
 
-def write_voice(
-    output: Path, numbers: Spoken, voice: Callable[[int], FloatArray], language: str, count: int
-) -> None:
+def write_voice(output: Path, numbers: Spoken, voice: Voice, language: str, count: int) -> None:
     """Writes the recordings of the target's voice: `count` numbers that train, and the others."""
     for split, rows in numbers.items():
-        kept = {each.id: number_of(each.text) for _, each in rows}
+        kept = {each.id: names_of(number_of(each.text), language) for _, each in rows}
         if split == "train":  # neither changed copies nor new numbers, whose names are longer
-            kept = {name: number for name, number in kept.items() if name.count("-") == 1}
+            kept = {id: names for id, names in kept.items() if id.count("-") == 1}
             kept = dict([*kept.items()][:count])
-        write_part(output, split, ((name, phonemes_of(n, language), voice(n)) for name, n in kept.items()))
+        recordings = ((id, phonemes_of(names, language), voice(names)) for id, names in kept.items())
+        write_part(output, split, recordings)
+
+
+def write_shuffled(output: Path, voice: Voice, language: str, counts: Mapping[str, int]) -> None:
+    """Writes recordings of two to six random words of the target's voice."""
+    rng, known = np.random.default_rng(4), sorted(words(language))
+    for split, count in counts.items():
+        drawn = (rng.choice(known, rng.integers(2, 7)).tolist() for _ in range(count))
+        recordings = (
+            (f"{i:05d}", phonemes_of(names, language), voice(names)) for i, names in enumerate(drawn)
+        )
+        write_part(output, split, recordings)
     write_input(output, TARGET)
     write_statistics(output, TARGET)
 
@@ -171,15 +194,18 @@ def main() -> None:
         return
     if shutil.which(ESPEAK) is None:
         parser.error(f"{ESPEAK} is not installed, whose voices train the recogniser: apt install {ESPEAK}")
-    data, aligner, recogniser = (output / f"data{name}" for name in ("", ".aligner", ".recogniser"))
-    for folder in (data, aligner, recogniser):
+    folders = [output / f"data{name}" for name in ("", ".voice", ".aligner", ".recogniser")]
+    data, recordings, aligner, recogniser = folders
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
     args.anew = 0
     numbers = write_sounds(data, args)
     write_english(data, numbers, language)
     shutil.copy(data / "dict.txt", aligner)
     count = QUICK["train"] if args.quick else args.spoken
-    write_voice(aligner, numbers, target_voice(args.voice, language), language, count)
+    voice = target_voice(args.voice, language)
+    write_voice(recordings, numbers, voice, language, count)
+    write_shuffled(aligner, voice, language, QUICK if args.quick else SHUFFLED)
     rng = np.random.default_rng(3)
     for split, most in (("train", QUICK["train"] if args.quick else args.heard), ("valid", QUICK["valid"])):
         heard = other_voices(language, most, rng)

@@ -26,7 +26,7 @@ _JOINT = (
     "--init-translation WORK/dag/model --init-acoustic WORK/fastspeech2/model --acoustic-input"
 )
 SYSTEMS = (
-    System("recogniser", "recogniser", "owsm_ctc", f"{_CTC} --input-features 80", ()),
+    System("recogniser", "recogniser", "owsm_ctc", f"{_CTC} --input-features 80 --bin-width 16", ()),
     System("aligner", "aligner", "owsm_ctc", f"{_CTC} --input-features 80", ()),
     System("ctc", "CTC", "owsm_ctc", _CTC, ()),
     System("fastspeech2", "FastSpeech 2, true phonemes", "fastspeech2", "", ("speak",)),

@@ -8,12 +8,14 @@ Phonemes and their borders are those of the recipe's aligner. Needs the extra pl
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
+import nartk
 from nartk.data.audio.sounds import read_sound
 from nartk.data.audio.spectra import mel_and_energy
+from nartk.errors import UsageError
 from nartk.protocols.spectrograms import MelSettings
-from nartk.serving.model import Model, load
 from nartk.tracing.plot import make_figure, save_figure
 from nartk.tracing.speech import align
 
@@ -24,10 +26,12 @@ def lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def borders(model: Model, path: str, phonemes: str) -> list[tuple[float, str]]:
-    """The time at which each phoneme begins, s."""
+def borders(model: nartk.Model, path: str, phonemes: str) -> list[tuple[float, str]]:
+    """The time at which each phoneme begins, s; none where the sound is too short for them."""
     ids = model.checkpoint.output.encode(phonemes)
-    return [*zip(align(model, path, ids).times[:, 0].tolist(), phonemes.split(), strict=True)]
+    with suppress(UsageError):
+        return [*zip(align(model, path, ids).times[:, 0].tolist(), phonemes.split(), strict=True)]
+    return []
 
 
 def main() -> None:
@@ -41,7 +45,7 @@ def main() -> None:
     args = parser.parse_args()
     work, at = args.work, args.line - 1
     root, *sources = lines(work / "data/test.tsv")
-    aligner = load(work / "aligner/model")
+    aligner = nartk.load(work / "aligner/model")
     shown = [("source", f"{root}/{sources[at]}", "")]
     for title, sounds, texts in (
         ("reference speech", work / "out/reference.lst", work / "data/test.txt"),
