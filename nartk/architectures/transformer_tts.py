@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nartk.architectures import register_architecture
 from nartk.architectures.decoders import DecoderStack, PhonemeOutput
@@ -11,7 +10,7 @@ from nartk.architectures.encoders import TextEncoder
 from nartk.architectures.parts import Group, Linear, Numbered, Part
 from nartk.architectures.settings import TINY, both, setting
 
-_PUBLISHED: dict[str, Any] = {**both(heads=4), "encoder_norm_first": False, "decoder_norm_first": False}
+_PUBLISHED = {**both(heads=4), "encoder_norm_first": False, "decoder_norm_first": False}
 
 
 @register_architecture(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
+from fairseq.data import Dictionary
 from fairseq.models import BaseFairseqModel, register_model, register_model_architecture
 from torch import Tensor, nn
 
@@ -159,7 +160,7 @@ class CoreModel(BaseFairseqModel):
         return self.core.config.max_target_len
 
 
-def _copy_encoder(name: str, model: nn.Module, source: Any, target: Any) -> None:
+def _copy_encoder(name: str, model: nn.Module, source: Dictionary | None, target: Dictionary) -> None:
     """Copies the encoder of a checkpoint or model, its words included, into a network.
 
     Its CTC head goes along where both have one over the same dictionary, as does what layers read of its

@@ -16,7 +16,7 @@
 #   --copies   of each number that trains, all but one changed (default 2)
 #   --anew     times that each is said anew of other recordings, at other speeds and levels, by other
 #              microphones, in noise (default 0)
-#   --new      numbers that the corpus has not, said so too (default 12000, --quick 100)
+#   --new      numbers that the corpus has not, said as its own (default 12000, --quick 100)
 #   --quick    small models on 400 numbers, few updates: every stage for real, in minutes on two cores
 #   --voice    whose speech is learned: prompts, a person's number words, put together (default); or espeak, whole
 #              numbers by espeak-ng
