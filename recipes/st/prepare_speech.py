@@ -54,8 +54,8 @@ TARGET = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "global", "s
 # Of each recording its own mean and variance: the voice that is heard is none of those that trained.
 HEARD = {"name": "audio", "sample_rate": RATE, "bins": 80, "cmvn": "utterance"}
 QUICK = {"train": 200, "valid": 20}
-# Random words train the aligner. In numbers it would know from some what the others are, and could place
-# their phonemes anywhere: word beginnings were 0.5 s off.
+# Random words train the aligner: in numbers it could know from some what the others are, and place their
+# phonemes anywhere.
 SHUFFLED = {"train": 1200, "valid": 20}  # recordings
 Voice = Callable[[Sequence[str]], FloatArray]  # of the names of words, samples [N] of `RATE`
 
