@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,11 @@ class Training:
     mwer_share: float = setting(
         0.25, "probability that a sample has the second best word at a position, in (0, 1]"
     )
+    fix_batch_norm: int = setting(
+        -1,
+        "updates after which batch norm's means and variances stay as they are, and training uses them as "
+        "decoding does; -1: never",
+    )
     schedule: Schedule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +147,7 @@ class TtsTraining:
         UsageError: A value is out of its bounds.
     """
 
+    fix_batch_norm: ClassVar[int] = -1  # there is none
     stop_weight: float = setting(
         5.0, "Transformer TTS: weight of an utterance's last step, at which it stops, beside each other step"
     )

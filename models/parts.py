@@ -19,7 +19,7 @@ from nartk.architectures import parts
 from nartk.architectures.settings import Config
 
 AnyNorm: TypeAlias = nn.LayerNorm | nn.RMSNorm
-_MOMENTUM = 0.1  # of batch norm's running statistics
+_AVERAGED = 100  # batches, over about which batch norm's running statistics are means
 
 
 class PartModule(nn.Module):
@@ -118,7 +118,13 @@ def layer_of(part: parts.Part, config: Config) -> Any:
 class BatchNormModule(nn.Module):
     """Batch norm over positions [B,S,d] of which only those count that are kept.
 
-    Evaluation uses running means and variances, which go `_MOMENTUM` of the way to those of each batch.
+    Evaluation uses running means and variances: the mean of all batches so far, then one that goes a
+    hundredth of the way to each batch. torch goes a tenth, which follows the last ten batches; batches of
+    speech are of few sounds of alike length, and are no sample of all.
+
+    Attributes:
+        fixed: Training uses the running statistics too, and leaves them as they are.
+        updates: Steps of training so far, of which the running statistics know.
     """
 
     running_mean: Tensor
@@ -131,20 +137,34 @@ class BatchNormModule(nn.Module):
         self.register_buffer("running_mean", torch.zeros(features))
         self.register_buffer("running_var", torch.ones(features))
         self.eps = eps
+        self.fixed, self.updates = False, 0
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         mean, var = self.running_mean, self.running_var
-        if self.training:
+        if self.training and not self.fixed:
             wide = x if x.dtype == torch.float64 else x.float()
             counted, count = kept[:, :, None].to(wide.dtype), kept.sum()
             mean = (wide * counted).sum((0, 1)) / count
             var = ((wide - mean).square() * counted).sum((0, 1)) / count
+            share = 1.0 / min(self.updates + 1, _AVERAGED)
             with torch.no_grad():
                 unbiased = var * (count / (count - 1).clamp(min=1))
-                self.running_mean.lerp_(mean.to(self.running_mean.dtype), _MOMENTUM)
-                self.running_var.lerp_(unbiased.to(self.running_var.dtype), _MOMENTUM)
+                self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+                self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
         scale = self.weight * (var + self.eps).rsqrt()
         return x * scale.to(x.dtype) + (self.bias - mean * scale).to(x.dtype)
+
+
+def train_batch_norm(network: nn.Module, updates: int, fixed_after: int) -> None:
+    """Tells each batch norm of a network how many steps of training there were.
+
+    Args:
+        fixed_after: Steps after which its running statistics are fixed, and are used in training too; below
+            0: never.
+    """
+    for module in network.modules():
+        if isinstance(module, BatchNormModule):
+            module.updates, module.fixed = updates, 0 <= fixed_after <= updates
 
 
 class DepthwiseModule(nn.Conv1d):

@@ -25,7 +25,8 @@ fit() {
   local layers=(--decoder-layers 1 --decoder-heads "$heads" --decoder-ffn $((3 * d_model)))
   [ "$architecture" != owsm_ctc ] || layers=()
   nartk-train "$data" --task nartk_speech --arch "nartk_$architecture" --criterion nartk_speech "${place[@]}" \
-    "${size[@]}" "${layers[@]}" --dropout 0.1 "${masks[@]}" --max-tokens "$frames" --optimizer nartk_adamw \
+    "${size[@]}" "${layers[@]}" --dropout 0.1 "${masks[@]}" --max-tokens "$frames" \
+    --fix-batch-norm $((most / 2)) --optimizer nartk_adamw \
     --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --lr-scheduler polynomial_decay --lr 0.0015 \
     --warmup-updates $((most / 8)) --total-num-update "$most" --max-update "$most" --seed 1 --num-workers 0 \
     --save-dir "$work/$name/checkpoints" --save-interval-updates $(((most + 3) / 4)) --keep-interval-updates 1 \

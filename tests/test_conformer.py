@@ -34,7 +34,7 @@ from nartk.decoders.gad import GeneralizedAggressive
 from nartk.decoders.greedy import Greedy
 from nartk.errors import PassError, SourceMismatchError, UsageError
 from nartk.models.losses import Training
-from nartk.models.parts import BatchNormModule, DepthwiseModule
+from nartk.models.parts import BatchNormModule, DepthwiseModule, train_batch_norm
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.parallel import FrameScorer
@@ -161,18 +161,40 @@ def test_padding_changes_nothing(block: str, device: torch.device, monkeypatch: 
     assert worst() > 1e-2
 
 
-def test_batch_norm_counts_what_is_kept() -> None:
-    """Against torch's over the positions that count, one behind the other."""
+@pytest.mark.parametrize(("first", "momentum"), [(0, None), (99, 0.01), (5000, 0.01)])
+def test_batch_norm_counts_what_is_kept(first: int, momentum: float | None) -> None:
+    """Against torch's over the positions that count, in a row: a mean (None) at first, then 1 %."""
     torch.manual_seed(0)
-    mine, theirs = BatchNormModule(6, 1e-4), torch.nn.BatchNorm1d(6, 1e-4)
+    mine, theirs = BatchNormModule(6, 1e-4), torch.nn.BatchNorm1d(6, 1e-4, momentum)
     kept = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
-    for _ in range(3):
+    for update in range(first, first + 3):
+        train_batch_norm(mine, update, -1)
         x = torch.randn(3, 9, 6) * 3 + 1
         torch.testing.assert_close(mine(x, kept)[kept], theirs(x[kept]))
     for name in ("running_mean", "running_var"):
         torch.testing.assert_close(getattr(mine, name), getattr(theirs, name))
     mine.eval(), theirs.eval()
     torch.testing.assert_close(mine(x, kept)[kept], theirs(x[kept]))
+
+
+def test_batch_norm_that_is_fixed_trains_as_it_evaluates() -> None:
+    """Outputs and gradients are then those of torch's in evaluation."""
+    torch.manual_seed(0)
+    mine, theirs = BatchNormModule(6, 1e-4).double(), torch.nn.BatchNorm1d(6, 1e-4, None).double()
+    kept = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
+    for update in range(5):
+        train_batch_norm(mine, update, 3)
+        assert mine.training
+        assert mine.fixed == (update >= 3)
+        theirs.train(update < 3)
+        x = torch.randn(3, 9, 6, dtype=torch.float64) * (1 + update)
+        ours, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, wanted = mine(ours, kept)[kept], theirs(other[kept])
+        torch.testing.assert_close(found, wanted)
+        found.pow(3).sum().backward(), wanted.pow(3).sum().backward()
+        torch.testing.assert_close(ours.grad, other.grad)
+        torch.testing.assert_close(mine.weight.grad, theirs.weight.grad, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(mine.running_mean, theirs.running_mean)
 
 
 def test_what_cannot_be_read_is_refused() -> None:

@@ -37,6 +37,7 @@ SMALL = (
 )
 CONFORMER = (
     "--arch nartk_conformer_tiny --encoder-layers 1 --decoder-layers 1 --decoder-heads 2 --decoder-ffn 64"
+    " --fix-batch-norm 150 --save-interval-updates 50"
 )
 OWSM = (
     "--arch nartk_owsm_ctc_tiny --encoder-layers 2 --intermediate-ctc 1 --transcript-ctc 1"
@@ -160,6 +161,18 @@ def test_drafts_of_its_own_head_are_verified(
     assert drafting < passes
     assert verify([*command, "--fuzz", "2"]) == 4  # sound is not made up
     assert "does not read text" in capsys.readouterr().err
+
+
+def test_batch_norm_stays_from_the_update_on_that_is_named(trained: SimpleNamespace) -> None:
+    stored = {}
+    for updates, name in ((100, "*_100"), (150, "*_150"), (200, "last")):
+        (path,) = (trained.folder / "conformer").glob(f"checkpoint_{name}.pt")
+        weights = torch.load(path, weights_only=False)["model"]
+        stored[updates] = {name: each for name, each in weights.items() if ".conv.norm." in name}
+    assert len(stored[200]) == 4
+    for name, last in stored[200].items():
+        assert torch.equal(last, stored[150][name]) == ("running" in name), name
+        assert not torch.equal(last, stored[100][name]), name
 
 
 @pytest.mark.parametrize("to", ["hf", "ctranslate2"])

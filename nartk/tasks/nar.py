@@ -18,6 +18,7 @@ from fairseq.dataclass import FairseqDataclass
 from torch import Tensor
 
 from nartk.models.losses import Training, TtsTraining
+from nartk.models.parts import train_batch_norm
 from nartk.models.transformer import Encoded
 from nartk.tasks.core_model import CoreModel, Drafted, Sample, register_models
 
@@ -57,6 +58,7 @@ class LossModel(CoreModel):
 
         Or what the core's `training_forward` gives, which architectures have that `nartk_drafter` trains.
         """
+        self.begin_step(training)
         with self.autocast(target.device):
             source = self.encode(inputs)
             if drafting:
@@ -65,6 +67,11 @@ class LossModel(CoreModel):
                 source, target, training=training, update=self.updates, transcript=transcript
             )
         return losses.total, losses.tokens, dict(losses.parts)
+
+    def begin_step(self, training: Training | TtsTraining) -> None:
+        """Tells batch norm, before a step of training, how many there were."""
+        if self.training:
+            train_batch_norm(self.core, self.updates, training.fix_batch_norm)
 
     def encode(self, inputs: Mapping[str, Tensor]) -> Encoded:
         """Encodes what the encoder reads of a batch."""

@@ -1,6 +1,7 @@
-"""fairseq's own Transformer with the weights of ours: the peer that comparisons run against.
+"""fairseq's own models as peers that comparisons run against.
 
-Unlike nartk_transformer it has fairseq's layers and its incremental decoding.
+The Transformer has the weights of ours; unlike nartk_transformer it has fairseq's layers and its incremental
+decoding. The Conformer has a shape of ours and random weights.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from fairseq.data import Dictionary
+from fairseq.models.speech_to_text.s2t_conformer import S2TConformerModel
+from fairseq.models.speech_to_text.s2t_transformer import base_architecture as speech_architecture
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator
 
@@ -101,3 +104,38 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
             weights[f"{side}.embed_positions.weight"] = table
     theirs.load_state_dict(weights)
     return theirs.requires_grad_(False)
+
+
+def random_conformer(config: Any, vocab: Vocab) -> Any:
+    """fairseq's `s2t_conformer` of a Conformer's shape, in evaluation mode, with random weights.
+
+    Its attention is ESPnet's, with relative positions; two convolutions of kernel 5 subsample by 4.
+    """
+    args = Namespace(
+        encoder_embed_dim=config.d_model,
+        decoder_embed_dim=config.side_features("decoder"),
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_ffn_embed_dim=config.encoder_ffn,
+        decoder_ffn_embed_dim=config.decoder_ffn,
+        encoder_attention_heads=config.encoder_heads,
+        decoder_attention_heads=config.decoder_heads,
+        input_feat_per_channel=config.input_features,
+        input_channels=1,
+        depthwise_conv_kernel_size=config.conv_kernel,
+        attn_type="espnet",
+        pos_enc_type="rel_pos",
+        fp16=False,
+        max_source_positions=config.max_source_len,
+        max_target_positions=config.max_target_len,
+    )
+    speech_architecture(args)
+    task = Namespace(target_dictionary=to_dictionary(vocab))
+    return S2TConformerModel.build_model(args, task).eval().requires_grad_(False)
+
+
+def generator_of(model: Any, vocab: Vocab, *, beam_size: int, length: int) -> SequenceGenerator:
+    """fairseq's search over a model of its own, whose outputs have so many tokens before eos."""
+    return SequenceGenerator(
+        [model], to_dictionary(vocab), beam_size=beam_size, min_len=length, max_len_b=length
+    )

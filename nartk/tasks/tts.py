@@ -199,6 +199,7 @@ class SpeakingModel(LossModel):
     ) -> Any:
         """The encoder's inputs, target [B,N] and its speech -> summed loss, its tokens, and its parts."""
         speech = SpeechTargets(mel, durations, pitch, energy)
+        self.begin_step(training)
         with self.autocast(target.device):
             source = self.encode(inputs)
             losses = self.core.losses(source, target, training=training, update=self.updates, speech=speech)
