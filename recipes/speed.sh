@@ -15,6 +15,8 @@
 #   start    time and memory of a process that decodes one line, in an environment made for it (2)
 #   whisper  encoder and greedy decoder of Whisper's tiny and base, random weights, beside other libraries (6)
 #   speech   a Paraformer's decoder beside an autoregressive one, at AISHELL-1's size, random weights (5)
+#   translation  DA-Transformers over speech beside autoregressive decoders, at DASpeech's size, random weights,
+#            and beside fairseq and transformers (8)
 #   acoustic FastSpeech 2 beside Transformer TTS of 1, 2 and 4 frames a step, random weights (1)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
@@ -24,10 +26,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts costs start whisper speech acoustic)
+figures=(engines free base hf teacher native drafts costs start whisper speech translation acoustic)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
 
-usage() { sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,28s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -231,6 +233,12 @@ speech() {
   write bench.aishell python "$here/speed/speech_decoders.py" "${rounds[@]}" \
     $([ -n "$quick" ] && echo --size test --count 4)
   publish bench.aishell.md asr
+}
+
+translation() {
+  # shellcheck disable=SC2046
+  write bench.translation python "$here/speed/speech_translators.py" "${rounds[@]}" $([ -n "$quick" ] && echo --size test)
+  publish bench.translation.md st
 }
 
 acoustic() {

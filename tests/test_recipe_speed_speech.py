@@ -31,7 +31,7 @@ def test_the_page_by_hand() -> None:
 
 def test_what_is_timed_is_what_the_network_says(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    network = speech.save_random_model(tmp_path / "m", "conformer", "test", seed=3)
+    network = speech.save_random_model(tmp_path / "m", "conformer", speech.SIZES["test"], seed=3)
     frames = torch.randn(70, speech.BINS, generator=torch.Generator().manual_seed(1))
     write_features(tmp_path / "f.npz", {"a": frames.numpy()})
     (found,) = nartk.load(tmp_path / "m").decode([f"{tmp_path}/f.npz#a"], strategy="greedy", max_len=6)

@@ -16,7 +16,7 @@ import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -47,15 +47,18 @@ STRATEGIES: dict[str, tuple[str, dict[str, Any]]] = {
 _SUBSAMPLED = (FRAMES - 3) // 4  # positions of the encoder
 
 
-def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch.nn.Module:
+def save_random_model(
+    folder: Path, name: str, settings: Mapping[str, Any], *, words: int = CHARACTERS, seed: int
+) -> torch.nn.Module:
     """Writes a model of an architecture with random weights, which reads stored features; gives its network.
 
     Args:
-        size: One of `SIZES`.
+        settings: Settings other than those of the architecture's first preset.
+        words: Size of the vocabulary.
     """
     found = architecture(name)
     preset = found.presets[f"nartk_{name}"]
-    config = found.config(tgt_vocab=CHARACTERS, **{**preset, "share_embeddings": "none", **SIZES[size]})
+    config = found.config(tgt_vocab=words, **{**preset, "share_embeddings": "none", **settings})
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         network = found.network(config).eval()
@@ -69,7 +72,7 @@ def save_random_model(folder: Path, name: str, size: str, *, seed: int) -> torch
         settings=asdict(config),
         tensors=network.state_dict(),
         source_vocab=None,
-        target_vocab=Vocab.from_words([f"w{i}" for i in range(CHARACTERS - len(SPECIALS))]),
+        target_vocab=Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))]),
         card=f"# A random {name}, for measurements of speed\n",
         input={"name": "audio", "features": "stored", "bins": BINS, "cmvn": "none"},
     )
@@ -119,7 +122,7 @@ def measure(
         write_features(root / "f.npz", features)
         lines = [f"{root}/f.npz#{name}" for name in features]
         names = {model for model, _ in STRATEGIES.values()}
-        networks = {name: save_random_model(root / name, name, size, seed=1) for name in sorted(names)}
+        networks = {name: save_random_model(root / name, name, SIZES[size], seed=1) for name in sorted(names)}
         for dtype in dtypes:
             models = {name: Measured(root / name, dtype) for name in networks}
             for batch in sizes:
