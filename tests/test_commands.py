@@ -116,7 +116,11 @@ def test_flags_may_stand_before_the_command(
 
 def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
     lines = printed("nartk", "models").splitlines()
-    titles = ["gec-en: English grammatical error correction", "asr-digits: spoken English digits"]
+    titles = [
+        "gec-en: English grammatical error correction",
+        "asr-digits: spoken English digits",
+        "st-digits: spoken English numbers in German words",
+    ]
     for name, wanted in zip(SHIPPED, titles, strict=True):
         (title, licence, *facts), lines = lines[:4], lines[4:]
         folder = model_folder(name)

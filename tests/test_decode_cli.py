@@ -493,7 +493,7 @@ FULL = Path("/dev/full")
         (
             ["nowhere.txt"],
             2,
-            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en, asr-digits\), no model",
+            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en, asr-digits, st-digits\), no model",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (

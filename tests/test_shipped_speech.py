@@ -37,6 +37,16 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[s
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_numbers_are_translated(dtype: str, tmp_path: Path) -> None:
+    """German says units before tens, so that words change their order."""
+    sounds, wanted = spoken_numbers(tmp_path, COUNT, "de")
+    for strategy in (None, "dag-beam"):
+        found = [each.text for each in nartk.load("st-digits", dtype=dtype).decode(sounds, strategy)]
+        assert error_rate(wanted, found).score < 3, strategy  # 0.7 of all 500
+    assert error_rate(wanted, found[1:] + found[:1]).score > 50
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
 def test_few_words_are_wrong(dtype: str, numbers: tuple[list[str], list[str]]) -> None:
     sounds, said = numbers
     found = [each.text for each in nartk.load("asr-digits", dtype=dtype).decode(sounds)]
