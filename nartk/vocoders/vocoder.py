@@ -68,7 +68,9 @@ class _Checked:
             raise UsageError("the spectrogram holds NaN or infinity", fix="use another model")
         if not len(mel):
             return np.zeros(0, np.float32)
-        return np.clip(self._vocoder.samples(np.asarray(mel, np.float32)), -1, 1)
+        samples = self._vocoder.samples(np.asarray(mel, np.float32))
+        # What is louder than full scale becomes softer as a whole: files would clip it.
+        return samples / np.maximum(np.abs(samples).max(initial=0.0), np.float32(1))
 
 
 def load_vocoder(
