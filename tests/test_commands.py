@@ -120,6 +120,7 @@ def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
         "gec-en: English grammatical error correction",
         "asr-digits: spoken English digits",
         "st-digits: spoken English numbers in German words",
+        "s2s-digits: spoken English numbers in French speech",
     ]
     for name, wanted in zip(SHIPPED, titles, strict=True):
         (title, licence, *facts), lines = lines[:4], lines[4:]

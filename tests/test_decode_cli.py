@@ -493,7 +493,8 @@ FULL = Path("/dev/full")
         (
             ["nowhere.txt"],
             2,
-            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model \(gec-en, asr-digits, st-digits\), no model",
+            r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model "
+            r"\(gec-en, asr-digits, st-digits, s2s-digits\), no model",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (

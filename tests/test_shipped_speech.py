@@ -20,6 +20,7 @@ from support.spoken_numbers import spoken_numbers
 
 import nartk
 from nartk.cli.decode import main
+from nartk.data.audio.sounds import read_sound
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.sources import as_given
 from nartk.serving import Session
@@ -44,6 +45,42 @@ def test_numbers_are_translated(dtype: str, tmp_path: Path) -> None:
         found = [each.text for each in nartk.load("st-digits", dtype=dtype).decode(sounds, strategy)]
         assert error_rate(wanted, found).score < 3, strategy  # 0.7 of all 500
     assert error_rate(wanted, found[1:] + found[:1]).score > 50
+
+
+_FRENCH = """
+import sys
+from itertools import islice
+sys.path[:0] = [f"{sys.argv[1]}/asr", f"{sys.argv[1]}/st"]
+from corpora import numbers
+from prepare_speech import number_of, phonemes_of, target_voice
+from prompts import RATE, names_of
+voice = target_voice("prompts", "fr")
+for each in islice(numbers("test"), int(sys.argv[2])):
+    names = names_of(number_of(each.text), "fr")
+    print(len(voice(names)) / RATE, phonemes_of(names, "fr"), sep="\t")
+"""
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_numbers_are_spoken_in_another_language(
+    dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The phonemes are those of the numbers, and sound is as long as the person's, neither silent nor cut."""
+    sounds, _ = spoken_numbers(tmp_path, 20)
+    lines = run([sys.executable, "-c", _FRENCH, str(RECIPES), "20"]).splitlines()
+    seconds, wanted = zip(*(line.split("\t") for line in lines), strict=True)
+    command = ["s2s-digits", *sounds, "--speech", str(tmp_path / "out"), "--dtype", dtype, "--quiet"]
+    assert main(command) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert error_rate(wanted, found).score < 5  # 0.6 of all 500
+    assert error_rate(wanted, found[1:] + found[:1]).score > 50
+    spoken = [read_sound(str(tmp_path / "out" / Path(each).name), rate=16000) for each in sounds]
+    lengths = [len(each) / 16000 for each in spoken]
+    ratios = np.log(np.array(lengths) / np.array(seconds, np.float64))
+    assert np.abs(ratios).mean() < 0.15  # LENGTHS of all 500
+    for each in spoken:
+        assert 0.1 < np.abs(each).max() < 1
+        assert np.sqrt(np.square(each).mean()) > 0.02
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])

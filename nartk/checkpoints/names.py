@@ -24,7 +24,7 @@ ADDED = (CALIBRATION, COSTS)  # no part of the model
 
 MOST_CARD = 10_000_000  # bytes of card.md
 
-SHIPPED = ("gec-en", "asr-digits", "st-digits")  # models inside the package, the default first
+SHIPPED = ("gec-en", "asr-digits", "st-digits", "s2s-digits")  # models inside the package, the default first
 _SHIPPED_AT = Path(__file__).parents[1] / "data" / "models"
 
 
