@@ -52,7 +52,7 @@ models() {
 
 # FastSpeech 2, in more steps than the others, of which each is shorter.
 fit_voice() {
-  local most=$((2 * updates))
+  local most=$((updates * 4 / 3))
   nartk-train "$work/data.fastspeech2" --task nartk_tts --criterion nartk_tts --arch nartk_fastspeech2 "${place[@]}" \
     --d-model "$d_model" "${acoustic[@]}" --max-source-len 128 --max-target-len 128 --dropout 0.05 \
     --max-tokens "$frames" --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
