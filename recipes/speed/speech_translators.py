@@ -6,13 +6,14 @@ DASpeech's first part as published (an encoder of 12 layers of 256 features, a d
 whose graph has half a vertex a frame, and one with a quarter, beside a decoder of the same shape that gives
 one word after the other. They translate 5 s of sound into 60 phonemes or into 20 subwords. Then, with a
 decoder of 6 layers of 256 features, nartk beside fairseq's Conformer and transformers' Speech2Text. Weights
-are random: outputs are as long as the limit says, and a graph's path is as long as chance has it. The times
+are random: outputs are as long as is asked for, and a graph's path is as long as chance has it. The times
 of the encoder, of passes of the decoder, and of all else (the search) are apart. One process, one thread, CPU
 time, in turns.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # NumPy's other threads would spin on, and count
 
 import numpy as np
 import torch
@@ -104,7 +107,7 @@ class Measured:
         """CPU seconds of the encoder, of passes and of the search, and the tokens of the output."""
         for call in (self.encoder, *self.decoder):
             call.seconds = 0.0
-        limit = {} if decoding.vertices else {"max_len": length}
+        limit = {} if decoding.vertices else {"min_len": length, "max_len": length}
         decode = TimedCall(self.model.decode)
         (found,) = decode([line], strategy=decoding.strategy, **decoding.options, **limit)
         encoder, decoder = self.encoder.seconds, sum(call.seconds for call in self.decoder)
@@ -171,9 +174,9 @@ def measure_peers(size: str, *, dtypes: Sequence[str], rounds: int) -> list[dict
     made = {**_ENCODER, **_EVEN, **SIZES[size]}
     with tempfile.TemporaryDirectory() as scratch:
         root, line = Path(scratch), _sound(Path(scratch))
-        save_random_model(root / "model", "conformer", made, words=words, seed=1)
+        network = save_random_model(root / "model", "conformer", made, words=words, seed=1)
         model = nartk.load(root / "model")
-        config, vocab = model.checkpoint.config, model.checkpoint.target_vocab
+        config, vocab = network.config, model.checkpoint.target_vocab
         frames = torch.from_numpy(model.encode(line).frames)
         contenders: dict[tuple[str, str, str], Callable[[], tuple[float, float]]] = {}
         theirs = {
@@ -202,7 +205,7 @@ def measure_peers(size: str, *, dtypes: Sequence[str], rounds: int) -> list[dict
 
 def _whole(model: Measured, line: str, decoding: Decoding, length: int) -> tuple[float, float]:
     encoder, decoder, search, tokens = model.run(line, decoding, length)
-    assert tokens >= length, f"{tokens} tokens where {length} are measured"
+    assert tokens == length, f"{tokens} tokens where {length} are measured"
     return encoder, encoder + decoder + search
 
 
