@@ -69,6 +69,8 @@ def test_it_is_sacrebleu_of_the_transcripts(
     for part in ("case:lc", "tok:13a", "recogniser:strategy:ctc-greedy", model.checkpoint.fingerprint):
         assert part in found["signature"]
     assert found["confidence"]["low"] < wanted < found["confidence"]["high"]
+    assert score(folder / "3.wav", [heard[2]])["score"] == pytest.approx(100)
+    assert score(folder / "3.wav", [heard[1]])["score"] < 50
     # Known bad: files in the order of their letters, 1, 10, 11, 12, 2.
     letters = [heard[i] for i in sorted(range(COUNT), key=lambda i: str(i + 1))]
     assert sacrebleu_of(letters, wrong) < wanted - 10

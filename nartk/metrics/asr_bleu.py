@@ -58,7 +58,7 @@ class SoundFiles(MetricFiles):
         return [f"{key} {line}" for key, line in zip(keys, lines, strict=True)] if has_ids else lines
 
     def _files(self, name: str) -> Mapping[str, str]:
-        """The sound files of a folder or a list by their names without suffix.
+        """The sound files of a folder or a list, or the one that is named, by their names without suffix.
 
         Raises:
             InputFileError: There is none, or two have one name.
@@ -66,6 +66,8 @@ class SoundFiles(MetricFiles):
         if os.path.isdir(name):
             paths = [str(each) for each in Path(name).iterdir() if format_of(each.name, "") == SOUND]
             paths.sort(key=_in_numbers)
+        elif format_of(name, "") == SOUND:
+            paths = [name]
         else:
             from nartk.data.audio.manifests import read_manifest
 
@@ -99,9 +101,9 @@ def _numbered(files: Mapping[str, str], lines: int) -> list[str]:
 class AsrBleu(Metric):
     """BLEU of a recogniser's transcripts, in lower case, 0 to 100.
 
-    HYP is a folder or a list of sound files. Where references begin with utterance ids, these are the names
-    of the files; else files are lines in the order of the list, or of their names, whose numbers count as
-    such, and files whose names are numbers of lines may be missing.
+    HYP is a folder or a list of sound files, or one of them. Where references begin with utterance ids, these
+    are the names of the files; else files are lines in the order of the list, or of their names, whose
+    numbers count as such, and files whose names are numbers of lines may be missing.
     """
 
     reads: ClassVar[Mapping[str, Reads]] = {"ref": Reads("texts of what was to be said", ids=True)}
