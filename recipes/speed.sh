@@ -237,7 +237,7 @@ speech() {
 
 translation() {
   # shellcheck disable=SC2046
-  write bench.translation python "$here/speed/speech_translators.py" "${rounds[@]}" $([ -n "$quick" ] && echo --size test)
+  OMP_NUM_THREADS=1 write bench.translation python "$here/speed/speech_translators.py" "${rounds[@]}" $([ -n "$quick" ] && echo --size test)
   publish bench.translation.md st
 }
 

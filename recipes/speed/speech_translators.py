@@ -8,12 +8,11 @@ one word after the other. They translate 5 s of sound into 60 phonemes or into 2
 decoder of 6 layers of 256 features, nartk beside fairseq's Conformer and transformers' Speech2Text. Weights
 are random: outputs are as long as is asked for, and a graph's path is as long as chance has it. The times
 of the encoder, of passes of the decoder, and of all else (the search) are apart. One process, one thread, CPU
-time, in turns.
+time, in turns; with OMP_NUM_THREADS=1, as in recipes/speed.sh: other threads of NumPy count while they wait.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -22,8 +21,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ["OMP_NUM_THREADS"] = "1"  # NumPy's other threads would spin on, and count
 
 import numpy as np
 import torch
@@ -62,7 +59,7 @@ SIZES: dict[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Contender:
     """A model and how it is decoded.
 
     Attributes:
@@ -85,13 +82,13 @@ class Decoding:
         )
 
 
-BEAM = Decoding("beam", options={"beam_size": 5})
+BEAM = Contender("beam", options={"beam_size": 5})
 _GRAPHS = ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam")
-DECODINGS = (Decoding("greedy"), BEAM, *(Decoding(name, n) for n in (1, 2) for name in _GRAPHS))
-PEERS = (Decoding("greedy"), BEAM)
+DECODINGS = (Contender("greedy"), BEAM, *(Contender(name, n) for n in (1, 2) for name in _GRAPHS))
+PEERS = (Contender("greedy"), BEAM)
 
 
-class Measured:
+class TimedParts:
     """A model of nartk, whose encoder and passes of the decoder are timed apart."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
@@ -103,7 +100,7 @@ class Measured:
         for name, call in zip(names, self.decoder, strict=True):
             setattr(passes, name, call)
 
-    def run(self, line: str, decoding: Decoding, length: int) -> tuple[float, float, float, int]:
+    def run(self, line: str, decoding: Contender, length: int) -> tuple[float, float, float, int]:
         """CPU seconds of the encoder, of passes and of the search, and the tokens of the output."""
         for call in (self.encoder, *self.decoder):
             call.seconds = 0.0
@@ -140,7 +137,7 @@ def measure(size: str, *, dtypes: Sequence[str], rounds: int) -> list[dict[str, 
                     seed=1,
                 )
             for dtype in dtypes:
-                models = {n: Measured(root / f"{output}.{n}", dtype) for n in (0, 1, 2)}
+                models = {n: TimedParts(root / f"{output}.{n}", dtype) for n in (0, 1, 2)}
                 contenders = {
                     decoding.title: partial(models[decoding.vertices].run, line, decoding, length)
                     for decoding in DECODINGS
@@ -186,7 +183,7 @@ def measure_peers(size: str, *, dtypes: Sequence[str], rounds: int) -> list[dict
         for decoding in PEERS:
             beams = decoding.options.get("beam_size", 1)
             for dtype in dtypes:
-                ours = Measured(root / "model", dtype)
+                ours = TimedParts(root / "model", dtype)
                 contenders["nartk", dtype, decoding.title] = partial(_whole, ours, line, decoding, length)
             for name, library in theirs.items():
                 contenders[name, "fp32", decoding.title] = partial(library.run, frames[None], beams, length)
@@ -203,7 +200,7 @@ def measure_peers(size: str, *, dtypes: Sequence[str], rounds: int) -> list[dict
     ]
 
 
-def _whole(model: Measured, line: str, decoding: Decoding, length: int) -> tuple[float, float]:
+def _whole(model: TimedParts, line: str, decoding: Contender, length: int) -> tuple[float, float]:
     encoder, decoder, search, tokens = model.run(line, decoding, length)
     assert tokens == length, f"{tokens} tokens where {length} are measured"
     return encoder, encoder + decoder + search
