@@ -49,7 +49,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FIGURES = "engines free base hf teacher native drafts costs start whisper speech acoustic"
+FIGURES = "engines free base hf teacher native drafts costs start whisper speech translation acoustic"
 
 
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -237,6 +237,24 @@ def test_starts_are_measured(work: Path) -> None:
         ["| nartk-decode", "fp32"],
     ]
     assert str(work) not in page
+
+
+@pytest.mark.slow
+def test_translators_of_speech_are_measured(work: Path) -> None:
+    pytest.importorskip("fairseq", reason="fairseq is a peer")
+    done = run(work, "translation", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (work / "results/st/results/bench.translation.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ")[:3] for line in lines if line.startswith("| ")]
+    graphs = [f"`dag-{name}`" for name in ("greedy", "lookahead", "viterbi", "joint-viterbi", "beam")]
+    titles = [f"{name}, {size} vertices a frame" for size in ("0.25", "0.5") for name in graphs]
+    titles = ["`greedy`", "`beam` 5", *titles]
+    outputs, dtypes = ("phonemes", "subwords"), ("fp32", "int8")
+    wanted = [[output, dtype, title] for output in outputs for dtype in dtypes for title in titles]
+    assert [row for row in rows if row[0] in outputs] == wanted
+    engines = ("nartk", "fairseq, s2t_conformer", "transformers, Speech2Text")
+    found = {(name, dtype) for name, dtype, _ in rows if name in engines}
+    assert found == {(name, "fp32") for name in engines} | {("nartk", "int8")}
 
 
 @pytest.mark.slow
