@@ -65,14 +65,7 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
     if position_types.count("none") == 1:
         raise UnsupportedCheckpointError("positions on one side alone, which fairseq has not")
     args = Namespace(
-        encoder_embed_dim=config.d_model,
-        decoder_embed_dim=config.side_features("decoder"),
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        encoder_ffn_embed_dim=config.encoder_ffn,
-        decoder_ffn_embed_dim=config.decoder_ffn,
-        encoder_attention_heads=config.encoder_heads,
-        decoder_attention_heads=config.decoder_heads,
+        **_sizes(config),
         encoder_normalize_before=config.encoder_norm_first,
         decoder_normalize_before=config.decoder_norm_first,
         encoder_learned_pos=config.encoder_positions == "learned",
@@ -83,8 +76,6 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
         no_scale_embedding=not config.scale_embedding,
         share_all_embeddings=config.share_embeddings == "all",
         share_decoder_input_output_embed=config.share_embeddings != "none",
-        max_source_positions=config.max_source_len,
-        max_target_positions=config.max_target_len,
     )
     base_architecture(args)
     dictionary = to_dictionary(source)
@@ -106,28 +97,28 @@ def to_fairseq(model: Transformer, source: Vocab, target: Vocab) -> Any:
     return theirs.requires_grad_(False)
 
 
+def _sizes(config: Any) -> dict[str, int]:
+    """fairseq's names of the sizes of an encoder and an autoregressive decoder."""
+    sizes = {f"{side}_embed_dim": config.side_features(side) for side in ("encoder", "decoder")}
+    for name, ours in (("layers", "layers"), ("ffn_embed_dim", "ffn"), ("attention_heads", "heads")):
+        sizes |= {f"{side}_{name}": getattr(config, f"{side}_{ours}") for side in ("encoder", "decoder")}
+    lengths = {"max_source_positions": config.max_source_len, "max_target_positions": config.max_target_len}
+    return sizes | lengths
+
+
 def random_conformer(config: Any, vocab: Vocab) -> Any:
     """fairseq's `s2t_conformer` of a Conformer's shape, in evaluation mode, with random weights.
 
     Its attention is ESPnet's, with relative positions; two convolutions of kernel 5 subsample by 4.
     """
     args = Namespace(
-        encoder_embed_dim=config.d_model,
-        decoder_embed_dim=config.side_features("decoder"),
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        encoder_ffn_embed_dim=config.encoder_ffn,
-        decoder_ffn_embed_dim=config.decoder_ffn,
-        encoder_attention_heads=config.encoder_heads,
-        decoder_attention_heads=config.decoder_heads,
+        **_sizes(config),
         input_feat_per_channel=config.input_features,
         input_channels=1,
         depthwise_conv_kernel_size=config.conv_kernel,
         attn_type="espnet",
         pos_enc_type="rel_pos",
         fp16=False,
-        max_source_positions=config.max_source_len,
-        max_target_positions=config.max_target_len,
     )
     speech_architecture(args)
     task = Namespace(target_dictionary=to_dictionary(vocab))
