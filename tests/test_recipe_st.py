@@ -82,6 +82,16 @@ def test_each_sound_has_its_number_in_german(tmp_path: Path) -> None:
     assert not (tmp_path / "data.owsm").exists()
 
 
+def test_recognition_has_the_same_sounds(tmp_path: Path) -> None:
+    english, french = (prepared(tmp_path / to, "--target", to) / "data" for to in ("en", "fr"))
+    for split in ("train", "valid", "test"):
+        assert lines(english / f"{split}.txt") == lines(english / f"{split}.transcript.txt")
+        assert lines(english / f"{split}.txt") == lines(french / f"{split}.transcript.txt")
+        for path in lines(english / f"{split}.tsv")[1:]:
+            assert (english / path).read_bytes() == (french / path).read_bytes()
+    assert {line.split()[0] for line in lines(english / "dict.txt")} == {*DIGITS}
+
+
 def test_numbers_are_said_anew_by_their_speakers(tmp_path: Path) -> None:
     data = prepared(tmp_path, "--target", "fr", "--anew", "2", "--without", "theo") / "data"
     rows = numbers("train")
@@ -298,8 +308,8 @@ def test_full_size_configurations_take_a_step() -> None:
     ("args", "said"),
     [
         (["--stage", "fly"], "no stage 'fly'"),
-        (["--task", "song"], "no task 'song': choose from text, speech"),
-        (["--target", "nl"], "no target 'nl' of text: choose from de fr"),
+        (["--task", "song"], "no task 'song': choose from text, speech, borders"),
+        (["--target", "nl"], "no target 'nl' of text: choose from de fr en"),
         (["--task", "speech", "--target", "de"], "no target 'de' of speech: choose from fr es it"),
         (["--task", "speech", "--voice", "mine"], "no voice 'mine': choose from prompts, espeak"),
         (["--updates"], "--updates needs a value"),

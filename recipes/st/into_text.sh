@@ -1,7 +1,7 @@
 # Sourced by run.sh: the stages of translation into text.
 # shellcheck shell=bash
 stages=(prepare first models decode score verify speed table)
-targets=(de fr)
+targets=(de fr en)
 metrics=(bleu wer ser)
 
 describe() {

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Speech translation, autoregressive and not, from sound to a table of quality and speed:
 #
-#   recipes/st/run.sh [--task text|speech] [--target LANGUAGE] [--quick] [--work DIR] [--device cpu|cuda]
+#   recipes/st/run.sh [--task text|speech|borders] [--target LANGUAGE] [--quick] [--work DIR] [--device cpu|cuda]
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N] [--others-updates N]
 #                     [--frames N] [--dtype fp32|bf16|int8] [--jobs N] [--without SPEAKER] [--copies N] [--anew N]
-#                     [--new N] [--voice prompts|espeak]
+#                     [--new N] [--voice prompts|espeak] [--samples FOLDER]
 #
 # Stages of text: prepare first models decode score verify speed table; of speech: prepare recogniser first align
-# models joint decode score table. A stage that has finished is not run again; --stage runs the stages it names,
-# finished or not, and no others. Training and the models within their stage go on where they were broken off.
+# models joint decode score table; of borders: prepare first align score. A stage that has finished is not run
+# again; --stage runs the stages it names, finished or not, and no others. Training and the models within their
+# stage go on where they were broken off.
 #   --task     text: spoken English numbers become German or French words (default)
 #              speech: they become French, Spanish or Italian speech, by phonemes
-#   --target   language of the output: of text de or fr (default de), of speech fr, es or it (default fr)
+#              borders: a model that learns English phonemes of synthetic voices aligns sentences that people read
+#   --target   language of the output: of text de, fr or en, which is recognition (default de), of speech fr, es or
+#              it (default fr)
 #   --without  a speaker who does not train, and is the only one that is tested
 #   --copies   of each number that trains, all but one changed (default 2)
 #   --anew     times that each is said anew of other recordings, at other speeds and levels, by other
@@ -20,6 +23,7 @@
 #   --quick    small models on 400 numbers, few updates: every stage for real, in minutes on two cores
 #   --voice    whose speech is learned: prompts, a person's number words, put together (default); or espeak, whole
 #              numbers by espeak-ng
+#   --samples  of borders, a folder of recordings and of the borders that pocketsphinx found (borders.py)
 #   --only     these systems of text alone, of ctc, ctc-sc, owsm, ctc-decoder, ctc-glat, dag, ar; all begin with ctc
 #   --d-model  width of all models (default 128; --quick 64)
 #   --updates  of ctc, with whose encoder the others begin (default 3000, --quick 40)
@@ -35,16 +39,16 @@ source "$here/../stages.sh"
 # shellcheck source=../speech.sh
 source "$here/../speech.sh"
 task=text target= quick= work= device=cpu only= d_model= updates= others= frames=4000 dtype=fp32 jobs= chosen=
-without= copies= anew=0 new= voice=prompts
+without= copies= anew=0 new= voice=prompts samples=
 # SpecAugment, as in recipes/asr.
 masks=(--time-width 10 --bin-width 8)
 
-usage() { sed -n '2,32s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,33s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new | --voice)
+    --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new | --voice | --samples)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -66,10 +70,11 @@ while [ $# -gt 0 ]; do
     --anew) anew=$2 ;;
     --new) new=$2 ;;
     --voice) voice=$2 ;;
+    --samples) samples=$2 ;;
   esac
   shift 2
 done
-[[ $task == text || $task == speech ]] || die "no task '$task': choose from text, speech"
+[[ $task == text || $task == speech || $task == borders ]] || die "no task '$task': choose from text, speech, borders"
 # shellcheck source=into_text.sh
 source "$here/into_$task.sh"
 : "${target:=${targets[0]}}"

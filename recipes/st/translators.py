@@ -47,7 +47,7 @@ SYSTEMS = (
         # Three tasks: three times as much sound in a step, and twice as many steps.
         "--self-conditioning --intermediate-ctc 2,3 --transcript-ctc 1 --words-in-front --prompt-layers 0 "
         f"--hide-language 0.3 --max-tokens 12000 "
-        f"--total-num-update {{longer}} --max-update {{longer}} {_ENCODER}",
+        f"--total-num-update {{longer}} --max-update {{longer}} --fix-batch-norm {{updates}} {_ENCODER}",
         ("ctc-greedy",),
         ("asr", "st_deu", "st_fra", "hidden"),
     ),

@@ -1,0 +1,27 @@
+# Sourced by run.sh: an aligner of English, and how far its borders are from another aligner's.
+# shellcheck shell=bash
+stages=(prepare first align score)
+targets=(en)
+
+describe() {
+  python "$here/speakers.py" | grep -P '^model\taligner\t' >"$work/systems.tsv"
+}
+
+prepare() {
+  python "$here/borders.py" --output "$work" ${samples:+--samples "$samples"} ${quick:+--quick}
+}
+
+first() {
+  local name architecture flags
+  IFS=$'\t' read -r _ name architecture flags <"$work/systems.tsv"
+  [ -e "$work/$name/model/config.json" ] || system "$name" "$architecture" "$updates" "$flags"
+}
+
+align() {
+  nartk-align "$work/aligner/model" "$work/data.read/test.tsv" --output "$work/aligned" --sample-rate 16000 \
+    --high 7600 --quiet
+}
+
+score() {
+  python "$here/borders.py" --output "$work" --score | tee "$work/borders.txt"
+}
