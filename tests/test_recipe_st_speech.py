@@ -160,10 +160,11 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     rows = [line.split("\t") for line in script("st", "speakers.py").splitlines()]
     assert [row for row in rows if row[0] == "missing"] == []
     models = {row[1]: row[2] for row in rows if row[0] == "model"}
-    assert {*models.values()} == {"owsm_ctc", "fastspeech2", "speech_dag", "daspeech"}
+    assert {*models.values()} == {"owsm_ctc", "fastspeech2", "transformer_tts", "speech_dag", "daspeech"}
     assert {*models.values()} <= {*architectures()}
     assert {row[1] for row in rows if row[0] == "decode"} == {
         "fastspeech2",
+        *(f"tts-{n}" for n in (1, 2, 4)),
         "dag",
         "daspeech",
         "daspeech-path",

@@ -9,6 +9,8 @@ describe() {
   acoustic=(--acoustic-features "$d_model" --acoustic-encoder-layers 2 --acoustic-decoder-layers 2
     --acoustic-heads 2 --acoustic-ffn $((3 * d_model)) --acoustic-kernel 5 --acoustic-second-kernel 1
     --predictor-features $((d_model / 2)) --max-mel-len 2000)
+  stepwise=(--encoder-layers 2 --encoder-heads 2 --encoder-ffn $((3 * d_model)) --decoder-layers 2 --decoder-heads 2
+    --decoder-ffn $((3 * d_model)) --prenet-features $((d_model / 2)) --max-mel-len 2000)
   python "$here/speakers.py" --updates "$others" >"$work/systems.tsv"
   tell_missing
 }
@@ -43,24 +45,30 @@ align() {
   python "$here/prepare_speech.py" --pair --output "$work"
 }
 
-# The two parts: from sound to phonemes, and from phonemes to spectrograms.
+# The two parts, from sound to phonemes and from phonemes to spectrograms, and what else speaks phonemes.
 models() {
+  local name architecture flags
   later train dag "$others"
-  [ -e "$work/fastspeech2/model/config.json" ] || later logged fastspeech2 fastspeech2 "$work/fastspeech2/log" fit_voice
+  while IFS=$'\t' read -r _ name architecture flags; do
+    [ -e "$work/$name/model/config.json" ] || later logged "$name" "$name" "$work/$name/log" fit_voice "$name" \
+      "$architecture" "$flags"
+  done < <(systems model | grep -P '^model\t(fastspeech2|tts-)')
   wait
 }
 
-# FastSpeech 2, in more steps than the others, of which each is shorter.
+# fit_voice NAME ARCHITECTURE FLAGS: in more steps than the others, of which each is shorter.
 fit_voice() {
-  local most=$((updates * 4 / 3))
-  nartk-train "$work/data.fastspeech2" --task nartk_tts --criterion nartk_tts --arch nartk_fastspeech2 "${place[@]}" \
-    --d-model "$d_model" "${acoustic[@]}" --max-source-len 128 --max-target-len 128 --dropout 0.05 \
+  local most=$((updates * 4 / 3)) shape=("${acoustic[@]}")
+  [ "$2" = fastspeech2 ] || shape=("${stepwise[@]}")
+  # shellcheck disable=SC2086
+  nartk-train "$work/data.fastspeech2" --task nartk_tts --criterion nartk_tts --arch "nartk_$2" "${place[@]}" $3 \
+    --d-model "$d_model" "${shape[@]}" --max-source-len 128 --max-target-len 128 --dropout 0.05 \
     --max-tokens "$frames" --optimizer nartk_adamw --adam-betas '(0.9, 0.98)' --clip-norm 1.0 \
     --lr-scheduler polynomial_decay --lr 0.002 --warmup-updates $((most / 10)) --total-num-update "$most" \
-    --max-update "$most" --seed 1 --num-workers 0 --save-dir "$work/fastspeech2/checkpoints" \
+    --max-update "$most" --seed 1 --num-workers 0 --save-dir "$work/$1/checkpoints" \
     --save-interval-updates $(((most + 3) / 4)) --keep-interval-updates 1 --no-epoch-checkpoints \
     --log-format simple --log-interval 25
-  nartk-convert "$work/fastspeech2/checkpoints/checkpoint_last.pt" --output "$work/fastspeech2/model" \
+  nartk-convert "$work/$1/checkpoints/checkpoint_last.pt" --output "$work/$1/model" \
     --dict "$work/data.fastspeech2/dict.txt" --dtype fp16
 }
 
@@ -94,7 +102,7 @@ decode() {
     file=$work/out/$(key "$name" "$spec")
     [ ! "$file" -nt "$folder/config.json" ] || continue
     case $name in
-      fastspeech2) how=speak flags="$work/data/test.txt" ;;
+      fastspeech2 | tts-*) how=speak flags="$work/data/test.txt" ;;
       dag) how=cascade flags="--manifest $work/data/test.tsv $flags" ;;
       *) how=speak flags="--manifest $work/data/test.tsv $flags" ;;
     esac

@@ -3,7 +3,7 @@
     python recipes/st/speakers.py [--updates N] [--only NAME,...]
 
 Prints lines as `recipes/asr/recognizers.py` does. `dag` translates into phonemes, which `fastspeech2` then
-speaks: the cascade. `fastspeech2` speaks the true phonemes.
+speaks: the cascade. `fastspeech2` speaks the true phonemes, and so does `tts-N`, which gives N frames a step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,16 @@ SYSTEMS = (
     System("aligner", "aligner", "owsm_ctc", f"{_CTC} --input-features 80", ()),
     System("ctc", "CTC", "owsm_ctc", _CTC, ()),
     System("fastspeech2", "FastSpeech 2, true phonemes", "fastspeech2", "", ("speak",)),
+    *(
+        System(
+            f"tts-{n}",
+            f"Transformer TTS, {n} frame{'s' * (n > 1)} a step, true phonemes",
+            "transformer_tts",
+            f"--frames-per-step {n}",
+            ("speak",),
+        )
+        for n in (1, 2, 4)
+    ),
     replace(DAG, title="cascade"),
     System("daspeech", "DASpeech", "daspeech", f"{_JOINT} expected", DAG.decoders),
     System("daspeech-path", "DASpeech, best path", "daspeech", f"{_JOINT} path", ("dag-lookahead",)),
