@@ -30,6 +30,7 @@ from nartk.protocols.reading import PassScores, Reading, check_want
 from nartk.vocab import Vocab
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_NO_KEY = torch.iinfo(torch.int64).min  # below all of `_keys`
 _LEAST_CELLS = 256  # of a store, once it has any
 
 
@@ -284,39 +285,74 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
     Raises:
         PassError: Same as in `nartk.protocols.reading.read`.
     """
-    wrong = (logits.isnan() | logits.isposinf()).any(1)
+    wrong = wrong_rows(logits)
     if wrong.any():
-        raise PassError(f"the logits of scored token {_first(wrong)} hold NaN or infinity")
-    banned = _banned(want.banned, logits)
-    # Above the forbidden words, whatever a logit is; 0 is added to -0, which a sort might tell from 0.
-    ranks = (logits.double() + 0.0).clamp(min=-1e300).masked_fill(banned, float("-inf"))
-    lprobs = logits.log_softmax(1)
-    lprobs = lprobs.masked_fill(lprobs.isnan(), float("-inf"))  # of a row of minus infinity alone
-
-    best = ranks.argmax(1)  # of equal ones the first
-    reading = Reading(best=_ints(best), log_probs=_floats(_pick(lprobs, best)))
-    if want.top:
-        order = ranks.sort(stable=True, dim=1, descending=True).indices[:, : want.top]
-        left = ranks.gather(1, order) > float("-inf")
-        missing = (0, want.top - order.shape[1])
-        reading.top = _ints(F.pad(order.masked_fill(~left, -1), missing, value=-1))
-        found = lprobs.gather(1, order).masked_fill(~left, float("-inf"))
-        reading.top_log_probs = _floats(F.pad(found, missing, value=float("-inf")))
-    if want.margin:
-        others = ranks.scatter(1, best[:, None], float("-inf"))
-        second = others.argmax(1)
-        first, next_best = _pick(logits, best), _pick(logits, second)
-        margins = (first - next_best).masked_fill(first == next_best, 0.0)
-        reading.margins = _floats(margins.masked_fill(_pick(others, second).isneginf(), float("inf")))
+        raise wrong_logits(_first(wrong))
+    banned, given = _banned(want.banned, logits), None
     if want.given is not None:
         given = torch.tensor(want.given, dtype=torch.int64, device=logits.device)
-        reading.given_log_probs = _floats(_pick(lprobs, given.clamp(min=0)).masked_fill(given < 0, 0.0))
-    if want.draw is not None:
-        drawn = draw_tensors(logits, banned, want.draw)
-        reading.drawn, reading.drawn_log_probs = _ints(drawn), _floats(_pick(lprobs, drawn))
+    drawn = None if want.draw is None else draw_tensors(logits, banned, want.draw)
+    found = results_of(logits, banned, top=want.top, margin=want.margin, given=given, drawn=drawn)
+    arrays: dict[str, Any] = {
+        name: _floats(x) if x.is_floating_point() else _ints(x) for name, x in found.items()
+    }
+    reading = Reading(**arrays)
     if want.hidden:
         reading.hidden = _floats(hidden)
     return reading
+
+
+def wrong_rows(logits: Tensor) -> Tensor:
+    """Marks the rows [n] of logits [n,V] that hold NaN or infinity, without which no word is likeliest."""
+    return (logits.isnan() | logits.isposinf()).any(1)
+
+
+def wrong_logits(token: int) -> PassError:
+    """The error of a scored token whose logits are wrong."""
+    return PassError(f"the logits of scored token {token} hold NaN or infinity")
+
+
+def results_of(
+    logits: Tensor,
+    banned: Tensor | None,
+    *,
+    top: int = 0,
+    margin: bool = False,
+    given: Tensor | None = None,
+    drawn: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Arrays of `Scores` that are wanted, but for features, by their names. No number goes to the host.
+
+    Args:
+        logits: [n,V] fp32, without NaN and infinity.
+        banned: [n,V] bool, words that are forbidden; None: none are.
+        top: K.
+        given: [n] int64, words whose log-probabilities are wanted; -1: none of this row.
+        drawn: [n] int64, words that were drawn.
+    """
+    keys = _keys(logits)
+    if banned is not None:
+        keys = keys.masked_fill(banned, _NO_KEY)
+    lprobs = logits.log_softmax(1)
+    lprobs = lprobs.masked_fill(lprobs.isnan(), float("-inf"))  # of a row of minus infinity alone
+    best = keys.argmax(1)
+    found = {"best": best, "log_probs": _pick(lprobs, best)}
+    if top:
+        largest, order = keys.topk(min(top, keys.shape[1]))
+        none, missing = largest == _NO_KEY, (0, top - order.shape[1])
+        found["top"] = F.pad(order.masked_fill(none, -1), missing, value=-1)
+        likely = lprobs.gather(1, order).masked_fill(none, float("-inf"))
+        found["top_log_probs"] = F.pad(likely, missing, value=float("-inf"))
+    if margin:
+        highest, second = keys.scatter(1, best[:, None], _NO_KEY).max(1)
+        first, next_best = _pick(logits, best), _pick(logits, second)
+        margins = (first - next_best).masked_fill(first == next_best, 0.0)
+        found["margins"] = margins.masked_fill(highest == _NO_KEY, float("inf"))
+    if given is not None:
+        found["given_log_probs"] = _pick(lprobs, given.clamp(min=0)).masked_fill(given < 0, 0.0)
+    if drawn is not None:
+        found["drawn"], found["drawn_log_probs"] = drawn, _pick(lprobs, drawn)
+    return found
 
 
 def draw_tensors(logits: Tensor, banned: Tensor, draw: Draw) -> Tensor:
@@ -355,6 +391,16 @@ def _banned(banned: Ragged | None, logits: Tensor) -> Tensor:
         rows = torch.arange(len(counts)).repeat_interleave(counts).to(logits.device)
         found[rows, torch.tensor(banned.values, dtype=torch.int64, device=logits.device)] = True
     return found
+
+
+def _keys(logits: Tensor) -> Tensor:
+    """Numbers [n,V] int64 in the order of logits, all different: of equal ones the lowest word's is higher.
+
+    The bits of a float above 0 are in its order; below 0 all but the sign are turned. 0 is added to -0.
+    """
+    bits = (logits + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+    return (ordered << 32) - torch.arange(logits.shape[1], device=logits.device)
 
 
 def _pick(x: Tensor, words: Tensor) -> Tensor:

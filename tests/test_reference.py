@@ -1,4 +1,6 @@
-"""The reference scorer, against the whole model at once: `Transformer.forward` in fp64, which knows no cells.
+"""The scorers in torch, against the whole model at once: `Transformer.forward` in fp64, which knows no cells.
+
+They are the reference, and the one that takes its place on a GPU; both run on any device.
 
 Log-probabilities may differ from it by 1e-4; what the scorer gives in one pass and in several, by 1e-5.
 """
@@ -13,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import scorers
 from support.random_transformers import magnify, random_options
-from support.scorers import TransformerReference
 from torch import nn
 
 from nartk.architectures.settings import JOINT, POSITIONS
@@ -36,6 +38,12 @@ from nartk.vocab import Vocab
 
 EOS = 2
 CONFIGS = 24
+Scorer: Any = None  # the class that is tested
+
+
+@pytest.fixture(autouse=True, params=["TransformerReference", "TransformerDevice"])
+def scorer_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Scorer", getattr(scorers, request.param))
 
 
 def vocabulary(size: int) -> Vocab:
@@ -96,7 +104,7 @@ class Case:
         self.model = random_model(self.config, seed)
         self.vocab = vocabulary(self.config.tgt_vocab)
         source_vocab = vocabulary(self.config.src_vocab)
-        self.scorer = TransformerReference(self.model, self.vocab, source_vocab=source_vocab, device=device)
+        self.scorer = Scorer(self.model, self.vocab, source_vocab=source_vocab, device=device)
         self.whole = random_model(self.config, seed).eval().double()
 
     def source(self) -> list[int]:
@@ -161,10 +169,10 @@ def test_source_words_are_mapped_to_target_words(device: torch.device) -> None:
     config = TransformerConfig(src_vocab=8, tgt_vocab=7, d_model=8, share_embeddings="none")
     target, source = Vocab.from_words(["a", "b", "c"]), Vocab.from_words(["x", "c", "a", "b"])
     model = Transformer(config)
-    scorer = TransformerReference(model, target, source_vocab=source, device=device)
+    scorer = Scorer(model, target, source_vocab=source, device=device)
     assert scorer.source_to_target.dtype == np.int32
     assert scorer.source_to_target.tolist() == [0, 1, 2, -1, -1, 6, 4, 5]
-    same = TransformerReference(model, target, device=device)
+    same = Scorer(model, target, device=device)
     assert same.source_to_target.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -327,7 +335,7 @@ def read_trees(
         rows[context] = (rows[context][0], paths[i])
 
 
-def simple(device: torch.device, **changes: Any) -> tuple[TransformerReference, Transformer]:
+def simple(device: torch.device, **changes: Any) -> tuple[Any, Transformer]:
     config = TransformerConfig(
         src_vocab=11,
         tgt_vocab=11,
@@ -342,7 +350,7 @@ def simple(device: torch.device, **changes: Any) -> tuple[TransformerReference, 
         max_target_len=10,
     )
     model = random_model(config, 5)
-    return TransformerReference(model, vocabulary(11), device=device, **changes), model
+    return Scorer(model, vocabulary(11), device=device, **changes), model
 
 
 def test_all_that_is_wanted_is_read_of_the_logits(device: torch.device) -> None:
@@ -385,7 +393,7 @@ def test_narrow_types_come_near(dtype: torch.dtype, device: torch.device) -> Non
     close_to(found[1], found[0], bound)
 
 
-BREAKS: list[tuple[str, Callable[[TransformerReference, Pass], object]]] = [
+BREAKS: list[tuple[str, Callable[[Any, Pass], object]]] = [
     ("memory 1 is not open", lambda scorer, work: scorer.free([1])),
     ("memory 0 is named twice", lambda scorer, work: scorer.free([0, 0])),
     ("source 0 has 11 tokens, not between 1 and 10", lambda scorer, work: scorer.encode([[5] * 10 + [EOS]])),
@@ -412,7 +420,7 @@ BREAKS: list[tuple[str, Callable[[TransformerReference, Pass], object]]] = [
 
 @pytest.mark.parametrize(("message", "act"), BREAKS, ids=[message for message, _ in BREAKS])
 def test_broken_rules_are_refused_and_change_nothing(
-    message: str, act: Callable[[TransformerReference, Pass], object], device: torch.device
+    message: str, act: Callable[[Any, Pass], object], device: torch.device
 ) -> None:
     scorer, _ = simple(device)
     scorer.encode([[5, EOS]])
@@ -448,7 +456,7 @@ def test_nan_is_refused_and_stays_in_its_row(device: torch.device) -> None:
     with torch.no_grad():
         spoilt.decoder.embedding.words.weight[7] = float("nan")
         spoilt.output.weight = nn.Parameter(model.output.weight.detach().clone())
-    scorer = TransformerReference(spoilt, vocabulary(11), device=device)
+    scorer = Scorer(spoilt, vocabulary(11), device=device)
     memory, contexts = scorer.encode([[5, EOS]]), scorer.open(2)
     spoilt_row = chains([([7, 5], 0, int(memory[0]), int(contexts[0]))])
     with pytest.raises(PassError) as caught:

@@ -75,6 +75,12 @@ class Architecture:
             return self._combined(_REFERENCE, [each.reference for each in self._speaks])
 
     @cached_property
+    def device_scorer(self) -> Any:
+        """The class of what serves its network on a GPU."""
+        with requiring_torch(f"a model of architecture {self.name!r}"):
+            return self._combined(_REFERENCE, [each.device or each.reference for each in self._speaks])
+
+    @cached_property
     def engine(self) -> Any:
         """The class of what serves its weights on the engine; None where the engine has not learnt it."""
         return self.engine_at and self._combined(self.engine_at, [each.engine for each in self._speaks])

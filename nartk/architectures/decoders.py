@@ -106,7 +106,10 @@ class CausalDecoder(Decoder):
     """Predicts the next word of an output."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (PassScorer,), "nartk.engine.scorer:PassesOnEngine", "nartk.models.reference:PassesOnTorch"
+        (PassScorer,),
+        "nartk.engine.scorer:PassesOnEngine",
+        "nartk.models.reference:PassesOnTorch",
+        "nartk.models.device_passes:DevicePasses",
     )
     network: ClassVar[str] = "nartk.models.transformer:Transformer"
 

@@ -45,11 +45,13 @@ class Speaks(NamedTuple):
     Attributes:
         protocols: Classes of `nartk.protocols`.
         engine, reference: ``module:Class`` of the mixins that implement them, on the engine and in torch.
+        device: The same of what takes the reference's place on a GPU; "": nothing does.
     """
 
     protocols: tuple[type, ...]
     engine: str
     reference: str
+    device: str = ""
 
 
 @dataclass(frozen=True)

@@ -203,15 +203,29 @@ class PendingPass:
 
     Attributes:
         cells: [N] int64, cell of each token, all different.
-        seen: [N,T] int64, cells that each token sees, in order: its context's, those of its parents in the
-            pass, and its own, which is the last and stands behind it, too: what is masked still meets the
-            values, and another token's might be NaN.
-        counted: [N,T], True for these.
+        table: [C,T] int64, cells of each chain, whose tokens follow their neighbour: those that its first one
+            sees, and its own; behind their end any.
+        chains: [N], chain of each token.
+        depths: [N], number of cells that each sees in front of its own.
     """
 
-    def __init__(self, cells: Cells, seen: Cells, counted: Marks) -> None:
-        self.cells, self.seen, self.counted = cells, seen, counted
+    def __init__(self, cells: Cells, table: Cells, chains: Cells, depths: Cells) -> None:
+        self.cells, self.table, self.chains, self.depths = cells, table, chains, depths
         self.key = object()  # not the id of this, which another one may get afterwards
+
+    @property
+    def counted(self) -> Marks:
+        """Places [N,T] of `seen` that hold what a token sees."""
+        return np.arange(self.table.shape[1]) <= self.depths[:, None]
+
+    @property
+    def seen(self) -> Cells:
+        """Cells [N,T] that each token sees: its context's, those of its parents in the pass, and its own.
+
+        Its own stands behind them, too: what is masked still meets the values, and another token's might be
+        NaN.
+        """
+        return np.where(self.counted, self.table[self.chains], self.cells[:, None])
 
     @property
     def visible(self) -> list[list[int]]:
@@ -330,17 +344,15 @@ class Contexts:
             )
 
         cells = self._cells.pool.take(count)
-        seen, depths = self._seen(parents, rows[which], cells)
-        counted = np.arange(seen.shape[1]) <= depths[:, None]
-        waiting = PendingPass(cells, np.where(counted, seen, cells[:, None]), counted)
+        waiting = PendingPass(cells, *self._chains(parents, rows[which], cells))
         weakref.finalize(waiting, self._dropped.append, waiting.key).atexit = False
         handles = contexts[starts].tolist()
-        self._open[waiting.key] = _Open(contexts, parents, cells, rows[which], depths, handles)
+        self._open[waiting.key] = _Open(contexts, parents, cells, rows[which], waiting.depths, handles)
         self._waits.update(dict.fromkeys(handles, waiting.key))
         return waiting
 
-    def _seen(self, parents: IntArray, rows: Cells, cells: Cells) -> tuple[Cells, Cells]:
-        """Cells [N,T] that tokens see whose contexts have rows [N], and how many are in front of its own [N].
+    def _chains(self, parents: IntArray, rows: Cells, cells: Cells) -> tuple[Cells, Cells, Cells]:
+        """`table`, `chains` and `depths` of `PendingPass`, of tokens whose contexts have rows [N].
 
         Tokens that follow their neighbour are a chain: each sees what the one before does, and itself.
         """
@@ -358,7 +370,7 @@ class Contexts:
         table[chain, depths] = cells
         for i, parent in branches:
             table[i, : before[i]] = table[chain[parent], : before[i]]
-        return table[chain], depths
+        return table, chain, depths
 
     def waits(self, waiting: PendingPass) -> bool:
         """Tells whether the pass has begun here and not ended."""

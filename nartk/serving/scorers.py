@@ -45,7 +45,8 @@ def reference_scorer(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
     """
     with requiring_torch("decoding without the engine", fix=WITHOUT_BOTH):
         from nartk.models.reference import DTYPES
-    return architecture(checkpoint.architecture).scorer(
+    found = architecture(checkpoint.architecture)
+    return (found.scorer if device == "cpu" else found.device_scorer)(
         model=load_network(checkpoint),
         vocab=checkpoint.target_vocab,
         dtype=DTYPES[dtype],

@@ -1,4 +1,7 @@
-"""The scorers of architectures by short names: `NatEngine`, `NatReference`, `ConformerEngine`, ..."""
+"""The scorers of architectures by short names: `NatEngine`, `NatReference`, `ConformerEngine`, ...
+
+`TransformerDevice` is what takes the reference's place on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ARCHITECTURES = {
 
 
 def __getattr__(name: str) -> Any:
-    for side, attribute in (("Engine", "engine"), ("Reference", "scorer")):
+    for side, attribute in (("Engine", "engine"), ("Reference", "scorer"), ("Device", "device_scorer")):
         if name.removesuffix(side) in ARCHITECTURES and name.endswith(side):
             return getattr(architecture(ARCHITECTURES[name.removesuffix(side)]), attribute)
     raise AttributeError(name)

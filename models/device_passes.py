@@ -1,0 +1,191 @@
+"""Passes of an autoregressive decoder with one transfer to the device, one back, and one wait.
+
+The reference scorer, of which `DevicePasses` is one, sends lists of cells as they come and reads each result
+by itself. Here the host packs what a pass says into one block of numbers; a *step* computes over buffers that
+stay where they are, and has no shape and no number but those of its `Shape`; and one block of results comes
+back. So a step can be captured in a CUDA graph once, and replayed for every pass of the shape. A CPU computes
+the same steps, one operation after the other.
+
+Symbols: as in `nartk.protocols.blocks`, and V words.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nartk.models.reference import PassesOnTorch, _Cache, read_tensors, results_of, wrong_logits, wrong_rows
+from nartk.protocols.blocks import Shape, pack, parts_of, rounded, shape_of, unpack
+from nartk.protocols.contexts import PendingPass, runs
+from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
+from nartk.protocols.reading import PassScores, Reading, check_want
+from nartk.vocab import Vocab
+
+_NUMBERS = 4096  # of a block, at least
+
+
+class Computed(NamedTuple):
+    """Results of a step.
+
+    Attributes:
+        results: [.,n] int32: 1 where a logit is NaN or infinity; best words; bits of their fp32
+            log-probabilities; and, where they are read, K rows of words and K of bits of theirs, bits of
+            margins, and of log-probabilities of given words.
+        logits: [n,V] fp32.
+        features: [n,d_model].
+    """
+
+    results: Tensor
+    logits: Tensor
+    features: Tensor
+
+
+class _Held:
+    """Logits of a pass that waits, which the next replay of a graph would overwrite."""
+
+    def __init__(self, logits: Tensor, waiting: PendingPass) -> None:
+        self.logits, self.waiting = logits, waiting
+
+    def fetch(self, index: Sequence[int] | IntArray) -> FloatArray:
+        which = torch.tensor(index, dtype=torch.int64, device=self.logits.device)
+        return self.logits[which].cpu().numpy()
+
+
+class DevicePasses(PassesOnTorch):
+    """Implements `nartk.protocols.passes.PassScorer` by steps.
+
+    Attributes:
+        graphs: True: steps are captured in CUDA graphs, where there is CUDA.
+    """
+
+    def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
+        super().__init__(model, vocab, **settings)
+        self.graphs = self.device.type == "cuda"
+        self._captured: dict[Shape, tuple[Any, Computed]] = {}
+        self._met: set[Shape] = set()  # shapes that were computed without a graph
+        self._buffers: list[int] = []  # addresses at which graphs compute
+        self._pool: Any = None
+        self._last: Callable[[], _Held | None] = lambda: None
+        self._sent = self._block = self._fetched = torch.zeros(0, dtype=torch.int32)
+
+    @torch.inference_mode()
+    def run(self, work: Pass, want: Want) -> Scores:
+        waiting = self.begin(work, self._memories)
+        try:
+            count = check_want(want, len(work.tokens), self.limits.words)
+            shape = self._pack(work, waiting, want, count)
+            self._block[: shape.block].copy_(self._sent[: shape.block], non_blocking=True)
+            computed = self._compute(shape)
+            held = _Held(computed.logits[:count], waiting)
+            self._last = weakref.ref(held)
+            reading = self._read(computed, shape, want, count)
+        except BaseException:
+            self.commit(waiting, ())
+            raise
+        return PassScores(reading, self, waiting, held.fetch)
+
+    def step(self, block: Tensor, shape: Shape) -> Computed:
+        """Computes a pass of a block [shape.block] int32: writes the cells of its tokens, and reads them."""
+        columns, table, sources, lengths, only, given = parts_of(block.long(), shape)
+        model, index = self.model, torch.arange(shape.cells, device=block.device)
+        counted = index <= columns.depth[:, None]
+        # Behind the last its own again: what is masked still meets the values, and others might be NaN.
+        seen = torch.where(counted, table[columns.chain], columns.cell[:, None])
+        mask = counted[:, None, None]
+        if model.decoder.relative is not None:
+            mask = model.decoder.relative.mask(columns.depth[:, None], counted[:, None])
+        positions = torch.arange(shape.positions, device=block.device)
+        kept = (positions < lengths[columns.row][:, None])[:, None, None]
+        source = sources[columns.row]
+        x = model.decoder.embedding(columns.token, columns.position)[:, None]
+        stores = zip(self._target_stores, self._source_stores, strict=True)
+        for layer, (target, memory) in zip(model.decoder.layers, stores, strict=True):
+            source_kv = memory.gather(source, layer.cross_attention.heads)
+            x = layer(x, source_kv, kept, cache=_Cache(target, columns.cell, seen, mask))
+        features = model.decoder.finish(x)[:, 0][only]
+        logits = model.output(features).float()
+        return Computed(_results(logits, given, shape), logits, features)
+
+    def _pack(self, work: Pass, waiting: PendingPass, want: Want, count: int) -> Shape:
+        """Writes a pass into the block that is sent; returns its shape."""
+        starts, _ = runs(work.memory)
+        rows = [each.beside["row"] for each in self._rows(work.memory[starts])]
+        sources = self._source_cells.padded(rows)
+        shape = shape_of(work, waiting, want, sources[0], count)
+        self._raise_capacities(shape.block, self.size)
+        pack(self._sent.numpy()[: shape.block], shape, work, waiting, want, sources, self._spare)
+        return shape
+
+    def _raise_capacities(self, numbers: int, cells: int) -> None:
+        """Raises the capacities of block and stores."""
+        if numbers > len(self._sent):
+            size = max(rounded(numbers), _NUMBERS)
+            self._sent = torch.zeros(size, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+            self._block = torch.zeros(size, dtype=torch.int32, device=self.device)
+        for store in self._target_stores:
+            store.grow(cells + 1)
+        self._spare = len(self._target_stores[0].kv) - 1  # the cell of the tokens that fill a shape up
+
+    def _compute(self, shape: Shape) -> Computed:
+        """The step of the block that was sent: replayed, once its shape has come before."""
+        block = self._block[: shape.block]
+        if not self.graphs:
+            return self.step(block, shape)
+        stores = (*self._target_stores, *self._source_stores)
+        buffers = [self._block.data_ptr(), *(store.kv.data_ptr() for store in stores)]
+        if buffers != self._buffers:  # graphs compute where they were
+            self._buffers, self._captured, self._met = buffers, {}, set()
+        last = self._last()
+        if last is not None and self.waits(last.waiting):
+            last.logits = last.logits.clone()
+        if shape not in self._met:
+            self._met.add(shape)
+            return self.step(block, shape)
+        if shape not in self._captured:
+            self._captured[shape] = self._capture(block, shape)
+        graph, computed = self._captured[shape]
+        graph.replay()
+        return computed
+
+    def _capture(self, block: Tensor, shape: Shape) -> tuple[Any, Computed]:
+        """A CUDA graph of a step, and what it computes; all graphs share their memory."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            computed = self.step(block, shape)
+        self._pool = graph.pool()
+        return graph, computed
+
+    def _read(self, computed: Computed, shape: Shape, want: Want, count: int) -> Reading:
+        """Reads what is wanted of a step.
+
+        Raises:
+            PassError: Same as `nartk.protocols.reading.read`.
+        """
+        if not shape.common:
+            return read_tensors(computed.logits[:count], want, computed.features[:count])
+        size = computed.results.numel()
+        if size > len(self._fetched):
+            self._fetched = torch.zeros(size, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        fetched = self._fetched[:size].view(computed.results.shape)
+        fetched.copy_(computed.results, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        wrong, reading = unpack(fetched[:, :count].numpy().copy(), shape)
+        if wrong.any():
+            raise wrong_logits(int(wrong.argmax()))
+        return reading
+
+
+def _results(logits: Tensor, given: Tensor, shape: Shape) -> Tensor:
+    """`Computed.results` of logits [n,V]."""
+    wanted = given if shape.given else None
+    found = results_of(logits, None, top=shape.top, margin=shape.margin, given=wanted)
+    rows = [wrong_rows(logits)[None]]
+    for x in found.values():
+        bits = x.view(torch.int32) if x.is_floating_point() else x
+        rows.append(bits[None] if bits.dim() == 1 else bits.T)
+    return torch.cat([each.int() for each in rows])

@@ -1,0 +1,437 @@
+"""What a GPU needs of a pass, shown without one: few transfers, no wait, and steps that can be replayed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.scorers import TransformerDevice, TransformerReference
+from support.transformers_small import vocabulary
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nartk.architectures.transformer import TransformerConfig
+from nartk.errors import PassError
+from nartk.models.device_passes import Computed
+from nartk.models.transformer import Transformer
+from nartk.protocols.blocks import Shape, rounded
+from nartk.protocols.passes import ROOT, Draw, Pass, Ragged, Want
+
+EOS, WORDS, LONGEST = 2, 23, 40
+FIELDS = ("best", "log_probs", "top", "top_log_probs", "margins", "given_log_probs", "drawn", "hidden")
+
+
+def small_model(seed: int, **changes: Any) -> Transformer:
+    sizes = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("layers", "heads")}
+    sizes |= {"src_vocab": WORDS, "tgt_vocab": WORDS, "d_model": 16, "encoder_ffn": 24, "decoder_ffn": 24}
+    config = TransformerConfig(**sizes, max_source_len=LONGEST, max_target_len=LONGEST, **changes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Transformer(config).eval()
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1.3)
+    return model
+
+
+class Play:
+    """Random operations, the same on each of some scorers: what they give and refuse must be the same.
+
+    Args:
+        bound: Greatest difference of logits and log-probabilities.
+    """
+
+    def __init__(self, scorers: Sequence[Any], seed: int, bound: float) -> None:
+        self.scorers, self.rng, self.bound = scorers, random.Random(seed), bound
+        rng = self.rng
+        sources = [[*(rng.randrange(4, WORDS) for _ in range(rng.randint(0, 9))), EOS] for _ in range(3)]
+        self.memory = self.same(lambda scorer: scorer.encode(sources))
+        self.lengths: dict[int, int] = {}
+        self.waiting: list[tuple[list[Any], Pass]] = []
+
+    def same(self, act: Callable[[Any], Any]) -> Any:
+        """What all scorers give, where they agree; the message of what all refuse is given as text."""
+        found = []
+        for scorer in self.scorers:
+            try:
+                found.append(act(scorer))
+            except PassError as error:
+                found.append(error.message)
+        assert all(np.array_equal(each, found[0]) for each in found), found
+        return found[0]
+
+    def step(self) -> None:
+        """One operation; a quarter of their arguments breaks rules."""
+        rng = self.rng
+        known = sorted(self.lengths)
+        some = rng.sample(known, min(len(known), 2))
+        if rng.random() < 0.25:
+            some = [*some, rng.choice([*known, 999])]
+        match rng.choice(["open", "fork", "run", "run", "run", "commit", "commit", "truncate", "close"]):
+            case "open":
+                count = rng.randint(0, 2)
+                self.lengths |= dict.fromkeys(self.same(lambda scorer: scorer.open(count)).tolist(), 0)
+            case "fork":
+                made = self.same(lambda scorer: scorer.fork(some))
+                if not isinstance(made, str):
+                    self.lengths |= {int(a): self.lengths[b] for a, b in zip(made, some, strict=True)}
+            case "truncate":
+                kept = [rng.randint(0, self.lengths.get(each, 0) + (rng.random() < 0.1)) for each in some]
+                if self.same(lambda scorer: scorer.truncate(some, kept)) is None:
+                    self.lengths |= dict(zip(some, kept, strict=True))
+            case "close":
+                if self.same(lambda scorer: scorer.close(some)) is None:
+                    for each in some:
+                        del self.lengths[each]
+            case "run":
+                self.run()
+            case "commit" if self.waiting:
+                self.commit(*self.waiting.pop(rng.randrange(len(self.waiting))))
+        self.same(lambda scorer: scorer.cells_in_use)
+
+    def a_pass(self) -> Pass | None:
+        rng, columns = self.rng, []
+        busy = {int(each) for _, work in self.waiting for each in work.contexts}
+        idle = [each for each in self.lengths if each not in busy or rng.random() < 0.05]
+        for context in rng.sample(idle, min(len(idle), 3)):
+            begin, memory = len(columns), int(rng.choice(self.memory))
+            for i in range(begin, begin + rng.randint(1, 5)):
+                parent = i - 1 if i > begin and rng.random() < 0.7 else rng.choice([ROOT, *range(begin, i)])
+                parent = parent if rng.random() < 0.98 else i + 1
+                position = min(self.lengths[context] + i - begin, LONGEST - 1)
+                columns.append((rng.randrange(WORDS), position, memory, context, parent))
+        return Pass(*np.array(columns, np.int32).T.copy()) if columns else None
+
+    def want(self, tokens: int) -> Want:
+        rng = self.rng
+        only = sorted(rng.sample(range(tokens), rng.randint(0, tokens))) if rng.random() < 0.3 else None
+        count = tokens if only is None else len(only)
+        banned = [rng.sample(range(WORDS), rng.randint(0, 3)) for _ in range(count)]
+        return Want(
+            only=None if only is None else np.array(only, np.int32),
+            banned=Ragged.of(banned) if rng.random() < 0.1 else None,
+            top=rng.choice([0, 0, 1, 4, WORDS + 2]),
+            margin=rng.random() < 0.5,
+            hidden=rng.random() < 0.1,
+            given=np.array([rng.randrange(-1, WORDS) for _ in range(count)], np.int32)
+            if rng.random() < 0.5
+            else None,
+            draw=Draw(np.array([rng.random() for _ in range(count)])) if rng.random() < 0.1 else None,
+        )
+
+    def run(self) -> None:
+        work = self.a_pass()
+        if work is None:
+            return
+        want, found = self.want(len(work.tokens)), []
+
+        def act(scorer: Any) -> None:
+            found.append(scorer.run(work, want))
+
+        if self.same(act) is None:
+            self.compare(found)
+            self.waiting.append((found, work))
+
+    def compare(self, found: Sequence[Any]) -> None:
+        """Compares scores; words are the same where their log-probabilities are."""
+        first, *others = found
+        index = range(len(first.best))
+        for other in others:
+            for name in FIELDS:
+                one, two = getattr(first, name), getattr(other, name)
+                assert (one is None) == (two is None), name
+                if one is None:
+                    continue
+                assert (one.dtype, one.shape) == (two.dtype, two.shape), name
+                if self.bound == 0:
+                    assert one.tobytes() == two.tobytes(), name
+                elif one.dtype == np.float32:
+                    np.testing.assert_allclose(one, two, rtol=0, atol=self.bound)
+                else:
+                    assert np.sum(one != two) <= one.size / 2, name  # ties of rounding alone
+            np.testing.assert_allclose(first.rows(index), other.rows(index), rtol=0, atol=self.bound)
+
+    def commit(self, found: list[Any], work: Pass) -> None:
+        rng = self.rng
+        self.compare(found)  # rows can be read until now, whatever ran meanwhile
+        kept, last = [], {}
+        for i, (context, parent) in enumerate(
+            zip(work.contexts.tolist(), work.parents.tolist(), strict=True)
+        ):
+            if context in self.lengths and last.get(context, ROOT) == parent and rng.random() < 0.8:
+                last[context] = i
+                kept.append(i)
+        if rng.random() < 0.1:
+            kept.append(rng.randrange(-1, len(work.tokens) + 1))
+        scores = iter(found)
+        if self.same(lambda scorer: scorer.commit(next(scores), kept)) is None:
+            for i in kept:
+                self.lengths[int(work.contexts[i])] += 1
+
+
+def pairs(seed: int, device: torch.device) -> tuple[Any, Any]:
+    rng = random.Random(seed)
+    changes = {
+        "decoder_positions": rng.choice(["sinusoidal", "learned", "relative"]),
+        "decoder_norm_first": rng.random() < 0.5,
+    }
+    model, vocab = small_model(seed, **changes), vocabulary(WORDS)
+    return tuple(kind(model, vocab, device=device) for kind in (TransformerReference, TransformerDevice))
+
+
+@pytest.mark.parametrize(
+    "sequences", [40, pytest.param(10_000, marks=pytest.mark.slow)], ids=["some", "ten-thousand"]
+)
+def test_random_operations_are_the_references(sequences: int, device: torch.device) -> None:
+    for seed in range(sequences):
+        play = Play(pairs(seed, device), seed, 1e-5)
+        for _ in range(25):
+            play.step()
+        for scorer in play.scorers:
+            scorer.close(sorted(play.lengths))
+            scorer.free(play.memory)
+            assert scorer.cells_in_use == scorer._source_cells.pool.in_use == 0
+
+
+class Transfers(TorchFunctionMode):
+    """Counts what moves numbers between the host and a device, or waits for it."""
+
+    NAMES = frozenset(
+        {"tensor", "as_tensor", "from_numpy", "copy_", "cpu", "item", "tolist", "__bool__", "__int__"}
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        moves = name == "to" and any(isinstance(each, (torch.device, str)) for each in args[1:])
+        if name in self.NAMES or moves or (name == "to" and "device" in kwargs):
+            self.found[name] += 1
+        return func(*args, **kwargs)
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations whose results the host must know: numbers, and shapes that depend on them."""
+
+    NAMES = frozenset({"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in self.NAMES:
+            self.found[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def forced(scorer: Any, rows: int, drafted: int) -> Pass:
+    """A pass over a start token and drafted ones of each row."""
+    each = np.arange(rows, dtype=np.int32).repeat(drafted + 1)
+    places = np.tile(np.arange(drafted + 1, dtype=np.int32), rows)
+    parents = np.where(places == 0, ROOT, np.arange(len(each)) - 1).astype(np.int32)
+    memory, contexts = scorer.encode([[5] * (i % 7) + [EOS] for i in range(rows)]), scorer.open(rows)
+    return Pass(np.full(len(each), 7, np.int32), places, memory[each], contexts[each], parents)
+
+
+def counted(scorer: Any, rows: int, drafted: int, want: Want) -> tuple[Counter[str], Counter[str]]:
+    work = forced(scorer, rows, drafted)
+    scorer.commit(scorer.run(work, want), ())  # buffers have room then
+    with Transfers() as transfers, Waits() as waits:
+        scorer.run(work, want)
+    return transfers.found, waits.found
+
+
+@pytest.mark.parametrize(("rows", "drafted"), [(1, 0), (1, 10), (3, 5), (32, 0), (32, 10), (8, 30)])
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_a_pass_has_one_transfer_in_and_one_out(rows: int, drafted: int, positions: str) -> None:
+    scorer = TransformerDevice(small_model(1, decoder_positions=positions), vocabulary(WORDS))
+    given = np.full(rows * (drafted + 1), 5, np.int32)
+    for want in (
+        Want(),
+        Want(margin=True, given=given),
+        Want(top=4),
+        Want(only=np.arange(1, dtype=np.int32)),
+    ):
+        assert counted(scorer, rows, drafted, want) == ({"copy_": 2}, {})
+
+
+def test_the_reference_has_more_transfers() -> None:
+    """The counters count: lists of the reference go one by one, and it waits for its results."""
+    transfers, waits = counted(TransformerReference(small_model(1), vocabulary(WORDS)), 3, 5, Want())
+    assert transfers.total() > 5
+    assert waits.total() > 0
+
+
+class Replayed:
+    """Traces a step of each shape once, and replays it for every other pass: what a CUDA graph does.
+
+    Args:
+        step: The step to trace, of a scorer, a block and a shape.
+    """
+
+    def __init__(self, scorer: Any, step: Callable[[Any, Tensor, Shape], Computed]) -> None:
+        self.scorer, self.step_of = scorer, step
+        self.traced: dict[Any, Any] = {}
+        self.replays = 0
+        scorer.step = self
+
+    def __call__(self, block: Tensor, shape: Shape) -> Computed:
+        stores = (*self.scorer._target_stores, *self.scorer._source_stores)
+        key = shape, block.data_ptr(), *(store.kv.data_ptr() for store in stores)
+        if key in self.traced:
+            self.replays += 1
+        else:
+            kept = [store.kv.clone() for store in stores]
+            buffers = [store.kv for store in stores]
+
+            def step(block: Tensor) -> list[Tensor]:
+                return list(self.step_of(self.scorer, block, shape))
+
+            self.traced[key] = make_fx(step)(block)
+            for store, kv, values in zip(stores, buffers, kept, strict=True):
+                store.kv = kv
+                kv.copy_(values)
+        return Computed(*self.traced[key](block))
+
+
+class OneShape(Play):
+    """Passes of one shape: 5 to 8 tokens of two rows, in 3 to 7 chains, behind at most 11 others."""
+
+    def a_pass(self) -> Pass | None:
+        rng, columns = self.rng, []
+        busy = {int(each) for _, work in self.waiting for each in work.contexts}
+        idle = [each for each, length in self.lengths.items() if each not in busy and length < 12]
+        if len(idle) < 2:
+            return None
+        contexts, memory = rng.sample(idle, 2), rng.sample(self.memory.tolist(), 2)
+        counts = rng.choice([(4, 4), (1, 4), (3, 2), (3, 4)])
+        for context, encoded, count in zip(contexts, memory, counts, strict=True):
+            begin = len(columns)
+            for i in range(begin, begin + count):
+                parent = rng.choice([ROOT, *range(begin, i)])
+                columns.append((rng.randrange(WORDS), self.lengths[context], encoded, context, parent))
+        chains = sum(parent != i - 1 or parent == ROOT for i, (*_, parent) in enumerate(columns))
+        return Pass(*np.array(columns, np.int32).T.copy()) if 3 <= chains <= 7 else self.a_pass()
+
+    def want(self, tokens: int) -> Want:
+        given = np.array([self.rng.randrange(-1, WORDS) for _ in range(tokens)], np.int32)
+        return Want(top=3, margin=True, given=given)
+
+
+def replay(step: Callable[[Any, Tensor, Shape], Computed], device: torch.device) -> None:
+    """Plays on a scorer that computes and on one that replays: their bits must be the same."""
+    for seed, positions in enumerate(("sinusoidal", "relative")):
+        model, vocab = small_model(seed, decoder_positions=positions), vocabulary(WORDS)
+        eager, other = (TransformerDevice(model, vocab, device=device) for _ in range(2))
+        eager.graphs = other.graphs = False
+        replayed = Replayed(other, step)
+        play = OneShape((eager, other), seed, 0)
+        while replayed.replays < 100:
+            play.step()
+        assert len(replayed.traced) <= 2  # a store grew
+        for one, two in zip(eager._target_stores, other._target_stores, strict=True):
+            assert torch.equal(one.kv[: eager.size], two.kv[: eager.size])
+
+
+def test_a_step_is_replayed_bit_for_bit(device: torch.device) -> None:
+    replay(lambda scorer, block, shape: type(scorer).step(scorer, block, shape), device)
+
+
+def with_a_number(scorer: Any, block: Tensor, shape: Shape) -> Computed:
+    """The depth of the first token is read by the host."""
+    depth = int(scorer._sent[4 * shape.tokens])
+    computed = type(scorer).step(scorer, block, shape)
+    return computed._replace(logits=computed.logits + depth)
+
+
+def with_another_buffer(scorer: Any, block: Tensor, shape: Shape) -> Computed:
+    """Keys and values are written to a copy, which is of the capture alone."""
+    for store in scorer._target_stores:
+        store.kv = store.kv.clone()
+    return type(scorer).step(scorer, block, shape)
+
+
+def with_a_wait(scorer: Any, block: Tensor, shape: Shape) -> Computed:
+    """The device is asked for a number."""
+    assert block[0].item() >= 0
+    return type(scorer).step(scorer, block, shape)
+
+
+@pytest.mark.parametrize("step", [with_a_number, with_another_buffer, with_a_wait])
+def test_a_step_that_cannot_be_replayed_fails(step: Any, device: torch.device) -> None:
+    with pytest.raises((AssertionError, RuntimeError)):
+        replay(step, device)
+
+
+class FakeGraph:
+    """What a CUDA graph is to a scorer: computes again, to where it computed before."""
+
+    def __init__(self, scorer: Any, block: Tensor, shape: Shape) -> None:
+        self.replays = 0
+        self.again = lambda: scorer.step(block, shape)
+        self.computed = Computed(*(torch.full_like(each, -1) for each in self.again()))
+
+    def replay(self) -> None:
+        self.replays += 1
+        for old, new in zip(self.computed, self.again(), strict=True):
+            old.copy_(new)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[FakeGraph]:
+    """Graphs as they are captured, on a CPU."""
+    made: list[FakeGraph] = []
+
+    def capture(scorer: Any, block: Tensor, shape: Shape) -> tuple[Any, Computed]:
+        made.append(FakeGraph(scorer, block, shape))
+        return made[-1], made[-1].computed
+
+    monkeypatch.setattr(TransformerDevice, "_capture", capture)
+    return made
+
+
+def test_graphs_give_what_the_reference_gives(
+    captured: list[FakeGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a store that grew, which takes its graphs with it."""
+    monkeypatch.setattr("nartk.models.reference._LEAST_CELLS", 4)
+    scorers = pairs(0, torch.device("cpu"))
+    scorers[1].graphs = True
+    play = OneShape(scorers, 0, 1e-5)
+    while sum(each.replays for each in captured) < 100:
+        play.step()
+    assert len(captured) > len(scorers[1]._captured) > 0
+
+
+def test_logits_of_a_pass_that_waits_outlive_the_next(captured: list[FakeGraph]) -> None:
+    scorer = TransformerDevice(small_model(3), vocabulary(WORDS))
+    scorer.graphs = True
+    memory, contexts = scorer.encode([[5, 6, EOS]]), scorer.open(4)
+    works = [
+        Pass(*(np.array([each], np.int32) for each in (word, 0, memory[0], context, ROOT)))
+        for word, context in zip((2, 7, 9, 11), contexts, strict=True)
+    ]
+    first = [scorer.run(work, Want()) for work in works]  # of one shape; none is committed
+    wanted = TransformerReference(small_model(3), vocabulary(WORDS))
+    wanted.encode([[5, 6, EOS]]), wanted.open(4)
+    for scores, work in zip(first, works, strict=True):
+        np.testing.assert_allclose(scores.rows([0]), wanted.run(work, Want()).rows([0]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(1, 1), (2, 2), (3, 4), (5, 8), (17, 32), (33, 48), (48, 48), (49, 64), (65, 96), (97, 128), (385, 512)],
+)
+def test_sizes_are_rounded_up(count: int, size: int) -> None:
+    assert rounded(count) == size
