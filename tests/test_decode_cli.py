@@ -232,7 +232,8 @@ def test_model_is_the_shipped_one_by_default(
     monkeypatch.setattr(nartk.serving.loading, "load", load)
     give_stdin(monkeypatch, b"he go\n")
     assert main(["--dtype", "bf16"]) == 0
-    given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1, "check": False}
+    given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1}
+    given |= {"check": False, "cuda_graphs": True}
     assert asked == [("gec-en", given | dict.fromkeys(("source_lang", "target_lang", "source_prefix")))]
     assert outputs_of(capsysbinary) == ["he goes"]
     # As is where the first argument is a file, or stdin.

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import nartk
 from nartk.architectures.transformer import TransformerConfig
 from nartk.errors import PassError
 from nartk.models.device_passes import Computed
@@ -435,3 +436,9 @@ def test_logits_of_a_pass_that_waits_outlive_the_next(captured: list[FakeGraph])
 )
 def test_sizes_are_rounded_up(count: int, size: int) -> None:
     assert rounded(count) == size
+
+
+@pytest.mark.cuda
+def test_passes_are_captured_where_there_is_cuda() -> None:
+    assert nartk.load("gec-en", device="cuda").passes.graphs
+    assert not nartk.load("gec-en", device="cuda", cuda_graphs=False).passes.graphs

@@ -162,6 +162,11 @@ def add_model(parser: Parser) -> None:
     """Adds the flags of how a model reads and computes, but for its type."""
     add_pretokenized(parser)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument(
+        "--no-cuda-graphs",
+        action="store_true",
+        help="compute each pass on a GPU anew; else passes are captured in CUDA graphs, which take memory",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: all cores)")
     parser.add_argument(
         "--exact",
@@ -279,6 +284,7 @@ def load_model(
         threads=args.threads,
         replicas=replicas,
         check=args.check,
+        cuda_graphs=not args.no_cuda_graphs,
         **languages(args),
         tell=partial(tell, args),
     )

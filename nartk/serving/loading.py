@@ -29,6 +29,7 @@ def load(
     threads: int | None = None,
     replicas: int = 1,
     check: bool = False,
+    cuda_graphs: bool = True,
     pretokenized: bool = False,
     guard: bool = True,
     min_edit_confidence: float | None = None,
@@ -50,6 +51,7 @@ def load(
         replicas: Engines of one thread each that share the weights and decode at the same time, for
             throughput; each has batches of its own.
         check: True to compare all files with their hashes, the mapped ones of int8 folders too.
+        cuda_graphs: True if passes on a GPU are captured in CUDA graphs, which take memory there.
         pretokenized: True if text is tokenised already, a sentence a line, and is to stay so.
         guard: True if the guard of a model that has one judges its outputs.
         min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
@@ -85,7 +87,9 @@ def load(
     )
     for notice in checkpoint.notices:
         tell(notice)
-    model = _served(checkpoint, _device(device), dtype, threads=threads, replicas=replicas)
+    model = _served(
+        checkpoint, _device(device), dtype, threads=threads, replicas=replicas, cuda_graphs=cuda_graphs
+    )
     model = replace(
         model, pretokenized=pretokenized, guard=guard, min_edit_confidence=min_edit_confidence, vad=vad
     )
@@ -99,7 +103,13 @@ def load(
 
 
 def _served(
-    checkpoint: Checkpoint, device: str, dtype: str | None, *, threads: int | None, replicas: int = 1
+    checkpoint: Checkpoint,
+    device: str,
+    dtype: str | None,
+    *,
+    threads: int | None,
+    replicas: int = 1,
+    cuda_graphs: bool = True,
 ) -> Model:
     """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
     from nartk import engine
@@ -155,6 +165,8 @@ def _served(
         if threads is not None:
             torch.set_num_threads(threads)
         scorer = reference_scorer(checkpoint, device, dtype)
+        if hasattr(scorer, "graphs"):
+            scorer.graphs &= cuda_graphs
     if isinstance(checkpoint.output, Prompted):
         scorer.prompts = checkpoint.output.prompts
     model = Model(
@@ -176,7 +188,8 @@ def _open_other(model: Model, name: str) -> Model:
     """Another model on a model's device and, if its own weights allow it, in its type."""
     checkpoint = load_checkpoint(model_folder(name), check=model.checkpoint.checked)
     dtype = model.dtype if checkpoint.quantized is None else None
-    return _served(checkpoint, model.device, dtype, threads=model.threads)
+    graphs = getattr(model.passes, "graphs", True)
+    return _served(checkpoint, model.device, dtype, threads=model.threads, cuda_graphs=graphs)
 
 
 def _device(name: str) -> str:
