@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nartk.models.reference import PassesOnTorch, _Cache, read_tensors, results_of, wrong_logits, wrong_rows
+from nartk.models.reference import (
+    CellCache,
+    PassesOnTorch,
+    read_tensors,
+    results_of,
+    wrong_logits,
+    wrong_rows,
+)
 from nartk.protocols.blocks import Shape, pack, parts_of, rounded, shape_of, unpack
 from nartk.protocols.contexts import PendingPass, runs
 from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
@@ -59,12 +66,12 @@ class DevicePasses(PassesOnTorch):
     """Implements `nartk.protocols.passes.PassScorer` by steps.
 
     Attributes:
-        graphs: True: steps are captured in CUDA graphs, where there is CUDA.
+        cuda_graphs: True: steps are captured in CUDA graphs, where there is CUDA.
     """
 
     def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
         super().__init__(model, vocab, **settings)
-        self.graphs = self.device.type == "cuda"
+        self.cuda_graphs = self.device.type == "cuda"
         self._captured: dict[Shape, tuple[Any, Computed]] = {}
         self._met: set[Shape] = set()  # shapes that were computed without a graph
         self._buffers: list[int] = []  # addresses at which graphs compute
@@ -105,7 +112,7 @@ class DevicePasses(PassesOnTorch):
         stores = zip(self._target_stores, self._source_stores, strict=True)
         for layer, (target, memory) in zip(model.decoder.layers, stores, strict=True):
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept, cache=_Cache(target, columns.cell, seen, mask))
+            x = layer(x, source_kv, kept, cache=CellCache(target, columns.cell, seen, mask))
         features = model.decoder.finish(x)[:, 0][only]
         logits = model.output(features).float()
         return Computed(_results(logits, given, shape), logits, features)
@@ -133,7 +140,7 @@ class DevicePasses(PassesOnTorch):
     def _compute(self, shape: Shape) -> Computed:
         """The step of the block that was sent: replayed, once its shape has come before."""
         block = self._block[: shape.block]
-        if not self.graphs:
+        if not self.cuda_graphs:
             return self.step(block, shape)
         stores = (*self._target_stores, *self._source_stores)
         buffers = [self._block.data_ptr(), *(store.kv.data_ptr() for store in stores)]

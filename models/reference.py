@@ -188,7 +188,7 @@ class PassesOnTorch(OnTorch, Contexts):
         ):
             target.grow(self.size)
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
+            x = layer(x, source_kv, kept[:, None, None], cache=CellCache(target, cells, seen, mask))
         return model.decoder.finish(x)[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -259,7 +259,7 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class _Cache:
+class CellCache:
     """Writes each token to its cell, and lets it attend to those that it sees. See layers.Cache."""
 
     store: _Store

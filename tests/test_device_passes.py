@@ -335,7 +335,7 @@ def replay(step: Callable[[Any, Tensor, Shape], Computed], device: torch.device)
     for seed, positions in enumerate(("sinusoidal", "relative")):
         model, vocab = small_model(seed, decoder_positions=positions), vocabulary(WORDS)
         eager, other = (TransformerDevice(model, vocab, device=device) for _ in range(2))
-        eager.graphs = other.graphs = False
+        eager.cuda_graphs = other.cuda_graphs = False
         replayed = Replayed(other, step)
         play = OneShape((eager, other), seed, 0)
         while replayed.replays < 100:
@@ -408,7 +408,7 @@ def test_graphs_give_what_the_reference_gives(
     """Also behind a store that grew, which takes its graphs with it."""
     monkeypatch.setattr("nartk.models.reference._LEAST_CELLS", 4)
     scorers = pairs(0, torch.device("cpu"))
-    scorers[1].graphs = True
+    scorers[1].cuda_graphs = True
     play = OneShape(scorers, 0, 1e-5)
     while sum(each.replays for each in captured) < 100:
         play.step()
@@ -417,7 +417,7 @@ def test_graphs_give_what_the_reference_gives(
 
 def test_logits_of_a_pass_that_waits_outlive_the_next(captured: list[FakeGraph]) -> None:
     scorer = TransformerDevice(small_model(3), vocabulary(WORDS))
-    scorer.graphs = True
+    scorer.cuda_graphs = True
     memory, contexts = scorer.encode([[5, 6, EOS]]), scorer.open(4)
     works = [
         Pass(*(np.array([each], np.int32) for each in (word, 0, memory[0], context, ROOT)))
@@ -440,5 +440,5 @@ def test_sizes_are_rounded_up(count: int, size: int) -> None:
 
 @pytest.mark.cuda
 def test_passes_are_captured_where_there_is_cuda() -> None:
-    assert nartk.load("gec-en", device="cuda").passes.graphs
-    assert not nartk.load("gec-en", device="cuda", cuda_graphs=False).passes.graphs
+    assert nartk.load("gec-en", device="cuda").passes.cuda_graphs
+    assert not nartk.load("gec-en", device="cuda", cuda_graphs=False).passes.cuda_graphs

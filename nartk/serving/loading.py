@@ -165,8 +165,8 @@ def _served(
         if threads is not None:
             torch.set_num_threads(threads)
         scorer = reference_scorer(checkpoint, device, dtype)
-        if hasattr(scorer, "graphs"):
-            scorer.graphs &= cuda_graphs
+        if hasattr(scorer, "cuda_graphs"):
+            scorer.cuda_graphs &= cuda_graphs
     if isinstance(checkpoint.output, Prompted):
         scorer.prompts = checkpoint.output.prompts
     model = Model(
@@ -188,7 +188,7 @@ def _open_other(model: Model, name: str) -> Model:
     """Another model on a model's device and, if its own weights allow it, in its type."""
     checkpoint = load_checkpoint(model_folder(name), check=model.checkpoint.checked)
     dtype = model.dtype if checkpoint.quantized is None else None
-    graphs = getattr(model.passes, "graphs", True)
+    graphs = getattr(model.passes, "cuda_graphs", True)
     return _served(checkpoint, model.device, dtype, threads=model.threads, cuda_graphs=graphs)
 
 
