@@ -21,9 +21,11 @@ import nartk
 from nartk.architectures.transformer import TransformerConfig
 from nartk.errors import PassError
 from nartk.models.device_passes import Computed
+from nartk.models.reference import read_tensors
 from nartk.models.transformer import Transformer
 from nartk.protocols.blocks import Shape, rounded
 from nartk.protocols.passes import ROOT, Draw, Pass, Ragged, Want
+from nartk.protocols.reading import read
 
 EOS, WORDS, LONGEST = 2, 23, 40
 FIELDS = ("best", "log_probs", "top", "top_log_probs", "margins", "given_log_probs", "drawn", "hidden")
@@ -199,6 +201,21 @@ def test_random_operations_are_the_references(sequences: int, device: torch.devi
             scorer.close(sorted(play.lengths))
             scorer.free(play.memory)
             assert scorer.cells_in_use == scorer._source_cells.pool.in_use == 0
+
+
+@pytest.mark.parametrize("banned", [False, True])
+def test_words_of_equal_logits_are_in_the_specifications_order(banned: bool, device: torch.device) -> None:
+    """Rows of few different logits, with zeros of both signs, and minus infinity."""
+    rng = np.random.default_rng(7)
+    logits = rng.choice(np.array([-np.inf, -1, -0.0, 0.0, 2], np.float32), (200, WORDS))
+    lists = [rng.choice(WORDS, rng.integers(0, 6), replace=False).tolist() for _ in logits]
+    want = Want(top=WORDS + 1, margin=True, banned=Ragged.of(lists) if banned else None)
+    wanted = read(logits, want)
+    found = read_tensors(torch.tensor(logits, device=device), want, torch.zeros(len(logits), 1))
+    assert (found.best == wanted.best).all()
+    assert (found.top == wanted.top).all()
+    np.testing.assert_allclose(found.top_log_probs, wanted.top_log_probs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.margins, wanted.margins, rtol=0, atol=0)
 
 
 class Transfers(TorchFunctionMode):
