@@ -11,11 +11,7 @@ prepare() {
   python "$here/borders.py" --output "$work" ${samples:+--samples "$samples"} ${quick:+--quick}
 }
 
-first() {
-  local name architecture flags
-  IFS=$'\t' read -r _ name architecture flags <"$work/systems.tsv"
-  [ -e "$work/$name/model/config.json" ] || system "$name" "$architecture" "$updates" "$flags"
-}
+first() { train aligner "$updates"; }
 
 align() {
   nartk-align "$work/aligner/model" "$work/data.read/test.tsv" --output "$work/aligned" --sample-rate 16000 \

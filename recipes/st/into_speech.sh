@@ -20,14 +20,6 @@ prepare() {
     --new "$new" --without "$without" ${quick:+--quick}
 }
 
-# train NAME UPDATES: a system of the list, where it is not trained yet.
-train() {
-  local name architecture flags
-  [ ! -e "$work/$1/model/config.json" ] || return 0
-  IFS=$'\t' read -r _ name architecture flags <<<"$(systems model | grep -P "^model\t$1\t")"
-  system "$name" "$architecture" "$2" "$flags"
-}
-
 # It hears what is said, by other voices than the one that is learned.
 recogniser() { train recogniser "$updates"; }
 

@@ -75,6 +75,15 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 [[ $task == text || $task == speech || $task == borders ]] || die "no task '$task': choose from text, speech, borders"
+
+# train NAME UPDATES: a system of the list, where it is not trained yet.
+train() {
+  local name architecture flags
+  [ ! -e "$work/$1/model/config.json" ] || return 0
+  IFS=$'\t' read -r _ name architecture flags <<<"$(systems model | grep -P "^model\t$1\t")"
+  system "$name" "$architecture" "$2" "$flags"
+}
+
 # shellcheck source=into_text.sh
 source "$here/into_$task.sh"
 : "${target:=${targets[0]}}"
