@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from nartk.models.reference import (
-    CellCache,
     PassesOnTorch,
     read_tensors,
     results_of,
@@ -98,33 +97,31 @@ class DevicePasses(PassesOnTorch):
     def step(self, block: Tensor, shape: Shape) -> Computed:
         """Computes a pass of a block [shape.block] int32: writes the cells of its tokens, and reads them."""
         columns, table, sources, lengths, only, given = parts_of(block.long(), shape)
-        model, index = self.model, torch.arange(shape.cells, device=block.device)
-        counted = index <= columns.depth[:, None]
+        counted = torch.arange(shape.cells, device=block.device) <= columns.depth[:, None]
         # Behind the last its own again: what is masked still meets the values, and others might be NaN.
         seen = torch.where(counted, table[columns.chain], columns.cell[:, None])
-        mask = counted[:, None, None]
-        if model.decoder.relative is not None:
-            mask = model.decoder.relative.mask(columns.depth[:, None], counted[:, None])
-        positions = torch.arange(shape.positions, device=block.device)
-        kept = (positions < lengths[columns.row][:, None])[:, None, None]
-        source = sources[columns.row]
-        x = model.decoder.embedding(columns.token, columns.position)[:, None]
-        stores = zip(self._target_stores, self._source_stores, strict=True)
-        for layer, (target, memory) in zip(model.decoder.layers, stores, strict=True):
-            source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept, cache=CellCache(target, columns.cell, seen, mask))
-        features = model.decoder.finish(x)[:, 0][only]
-        logits = model.output(features).float()
+        kept = torch.arange(shape.positions, device=block.device) < lengths[columns.row][:, None]
+        features = self._decoded(
+            columns.token,
+            columns.position,
+            columns.cell,
+            seen,
+            counted,
+            columns.depth,
+            sources[columns.row],
+            kept,
+        )[only]
+        logits = self.model.output(features).float()
         return Computed(_results(logits, given, shape), logits, features)
 
     def _pack(self, work: Pass, waiting: PendingPass, want: Want, count: int) -> Shape:
         """Writes a pass into the block that is sent; returns its shape."""
-        starts, _ = runs(work.memory)
+        starts, which = runs(work.memory)
         rows = [each.beside["row"] for each in self._rows(work.memory[starts])]
         sources = self._source_cells.padded(rows)
         shape = shape_of(work, waiting, want, sources[0], count)
         self._raise_capacities(shape.block, self.size)
-        pack(self._sent.numpy()[: shape.block], shape, work, waiting, want, sources, self._spare)
+        pack(self._sent.numpy()[: shape.block], shape, work, waiting, want, (*sources, which), self._spare)
         return shape
 
     def _raise_capacities(self, numbers: int, cells: int) -> None:

@@ -177,19 +177,40 @@ class PassesOnTorch(OnTorch, Contexts):
 
     def _features(self, work: Pass, waiting: PendingPass) -> Tensor:
         """Inputs [N,d_model] of the output layer after each token of a pass."""
-        model = self.model
         cells, seen, counted, source, kept = self._listed(work, waiting)
-        mask = counted[:, None, None]
-        if model.decoder.relative is not None:  # by places in the lists, of which a token's own is the last
-            mask = model.decoder.relative.mask(counted.sum(1, keepdim=True) - 1, counted[:, None])
-        x = model.decoder.embedding(self._tensor(work.tokens), self._tensor(work.positions))[:, None]
-        for layer, target, memory in zip(
-            model.decoder.layers, self._target_stores, self._source_stores, strict=True
-        ):
-            target.grow(self.size)
+        tokens, positions = self._tensor(work.tokens), self._tensor(work.positions)
+        for store in self._target_stores:
+            store.grow(self.size)
+        # A token's own cell is the last that it sees.
+        return self._decoded(tokens, positions, cells, seen, counted, counted.sum(1) - 1, source, kept)
+
+    def _decoded(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cells: Tensor,
+        seen: Tensor,
+        counted: Tensor,
+        depths: Tensor,
+        source: Tensor,
+        kept: Tensor,
+    ) -> Tensor:
+        """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N].
+
+        Args:
+            seen, counted: [N,T] cells that each sees, and which of these count.
+            depths: [N], place of its own cell among them.
+            source, kept: [N,S] cells of the sources, and which of these count.
+        """
+        decoder, mask = self.model.decoder, counted[:, None, None]
+        if decoder.relative is not None:
+            mask = decoder.relative.mask(depths[:, None], counted[:, None])
+        x = decoder.embedding(tokens, positions)[:, None]
+        stores = zip(self._target_stores, self._source_stores, strict=True)
+        for layer, (target, memory) in zip(decoder.layers, stores, strict=True):
             source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=CellCache(target, cells, seen, mask))
-        return model.decoder.finish(x)[:, 0]
+            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
+        return decoder.finish(x)[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Cells [N] of a pass, those that they see [N,T] and of their sources [N,S], and which count."""
@@ -259,7 +280,7 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class CellCache:
+class _Cache:
     """Writes each token to its cell, and lets it attend to those that it sees. See layers.Cache."""
 
     store: _Store

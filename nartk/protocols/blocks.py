@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nartk.protocols.contexts import Cells, Marks, PendingPass, runs
+from nartk.protocols.contexts import Cells, Marks, PendingPass
 from nartk.protocols.passes import IntArray, Pass, Want
 from nartk.protocols.reading import Reading
 
@@ -125,20 +125,20 @@ def pack(
     work: Pass,
     waiting: PendingPass,
     want: Want,
-    sources: tuple[Cells, Marks],
+    sources: tuple[Cells, Marks, Cells],
     spare: int,
 ) -> None:
     """Writes a pass into a block [shape.block].
 
     Args:
-        sources: Cells [R,S] of each run of tokens with the same source, and which of these it holds.
+        sources: Cells [R,S] of the sources, which of these they hold, and the source [N] of each token.
         spare: The cell of the tokens that fill the shape up.
     """
-    cells, held = sources
+    cells, held, which = sources
     tokens, rows, table = len(work.tokens), len(cells), waiting.table
     block[:] = 0
     parts = parts_of(block, shape)
-    given = (work.tokens, work.positions, waiting.cells, waiting.chains, waiting.depths, runs(work.memory)[1])
+    given = (work.tokens, work.positions, waiting.cells, waiting.chains, waiting.depths, which)
     for column, values in zip(parts.columns, given, strict=True):
         column[:tokens] = values
     parts.columns.cell[tokens:] = spare
