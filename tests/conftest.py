@@ -38,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any("::" in argument for argument in config.args):
+        quick.check(items)
     if config.getoption("--quick"):
         items[:] = quick.chosen(items)
     if config.getoption("--device") != "cpu":  # the others have run on the CPU, and would tell nothing new

@@ -19,19 +19,37 @@ PACKAGES = ("nartk", "models", "decoders", "data")
 ELSEWHERE = {"models/dag_triton.py", "nartk/bench/worker.py", "nartk/cli/train.py", "nartk/tasks/drafter.py"}
 
 
+def names() -> set[str]:
+    lines = LIST.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def called(item: pytest.Item) -> set[str]:
+    """What the list may call a test: with its parameters and without."""
+    return {item.nodeid, item.nodeid.partition("[")[0]}
+
+
 def chosen(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The tests that the list names, all parameters of a test that it names without.
+    """The tests that the list names, all parameters of a test that it names without."""
+    listed = names()
+    return [item for item in items if called(item) & listed]
+
+
+def check(items: Sequence[pytest.Item]) -> None:
+    """Refuses a list that names a test that there is not, so that whoever renames a test hears of it.
+
+    Args:
+        items: All tests of some files.
 
     Raises:
-        UsageError: It names a test that there is not.
+        UsageError: The list names a test of those files that is not among them, or a file that there is not.
     """
-    lines = LIST.read_text(encoding="utf-8").splitlines()
-    names = {line for line in lines if line and not line.startswith("#")}
-    found = [item for item in items if {item.nodeid, item.nodeid.partition("[")[0]} & names]
-    ran = {name for item in found for name in (item.nodeid, item.nodeid.partition("[")[0])}
-    if names - ran:
-        raise pytest.UsageError(f"{LIST.name} names what is no test: {', '.join(sorted(names - ran))}")
-    return found
+    files = {item.nodeid.partition("::")[0] for item in items}
+    files |= {file for name in names() if not (ROOT / (file := name.partition("::")[0])).is_file()}
+    there = {name for item in items for name in called(item)}
+    gone = sorted(name for name in names() - there if name.partition("::")[0] in files)
+    if gone:
+        raise pytest.UsageError(f"{LIST.name} names what is no test: {', '.join(gone)}")
 
 
 def complaint(missing: Sequence[str]) -> str:
