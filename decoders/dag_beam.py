@@ -66,15 +66,12 @@ class DagBeam(Native):
         lm = load_ngram(self.lm, scorer.vocab) if self.lm and self.gamma > 0 else None
         beam = GraphSearch(self.beam_size, self.alpha, self.no_repeat_ngram, self.nbest, lm, self.gamma)
         graphs = scorer.graphs(memory)
-        ends = graphs.begins + graphs.sizes - 1
-        words, log_probs = read_words(scorer, graphs.features, ends, self.candidates)
-        each = (graphs.split(graphs.features), graphs.links, graphs.split(words), graphs.split(log_probs))
+        each = (graphs.split(x) for x in read_words(scorer, graphs, graphs.vertices, self.candidates))
         found = []
-        for request, features, links, own, scores in zip(requests, *each, strict=True):
-            lattice = WordLattice.of(links, own, self.decode_beta * scores)
+        for request, graph, own, scores in zip(requests, graphs, *each, strict=True):
+            lattice = WordLattice.of(graph.links, own, self.decode_beta * scores)
             outputs = beam.run(lattice, request.max_len, scorer.vocab.eos)
             if isinstance(scorer, MelScorer):
                 outputs = [replace(each, vertices=lattice.path(each.tokens)) for each in outputs]
-            graph = partial(trace_graph, scorer, features, links)
-            found.append(Found(outputs, graph=graph, features=features))
+            found.append(Found(outputs, graph=graph, trace=partial(trace_graph, scorer, graph)))
         return found

@@ -21,4 +21,4 @@ class DagJointViterbi(Viterbi):
     """
 
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of path and words, not the likeliest words")
-    joint = True
+    weight = 1.0

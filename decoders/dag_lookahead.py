@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
 
-from nartk.decoders.graphs.graph import walk
+from nartk.decoders.graphs.graph import path_of, read_words
 from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.paths import OnePath
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.passes import FloatArray, IntArray
+from nartk.protocols.parallel import GraphPath, Graphs, GraphScorer, PathSearch
 from nartk.registry import option, register_decoder
 
 
@@ -28,18 +29,18 @@ class DagLookahead(PairOptions, OnePath):
     """
 
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest pair of edge and word")
-    joint = True
-
     decode_top_cand_n: int = option(5, "likeliest pairs, and words of a vertex, that count", low=1)
 
-    @property
-    def words_read(self) -> int:
-        return self.decode_top_cand_n if self.avoids_repeats else 1
+    def wanted(self, limits: Sequence[int]) -> PathSearch:
+        return replace(super().wanted(limits), weight=self.decode_beta)
 
-    def pair_path(
-        self, links: FloatArray, words: IntArray, log_probs: FloatArray, limit: int
-    ) -> tuple[list[int], IntArray]:
-        if self.avoids_repeats:
-            return self.walk(links, words, log_probs, self.decode_top_cand_n, self.first_new)
-        path = walk((links + self.decode_beta * log_probs[:, 0]).argmax(1).tolist())
-        return path, np.zeros(len(path) - 1, np.int32)
+    def choose(self, scorer: GraphScorer, graphs: Graphs, limits: Sequence[int]) -> list[GraphPath]:
+        if not self.avoids_repeats:
+            return super().choose(scorer, graphs, limits)
+        count = self.decode_top_cand_n
+        each = (graphs.split(x) for x in read_words(scorer, graphs, graphs.vertices, count))
+        paths = []
+        for links, words, log_probs in zip(graphs.links, *each, strict=True):
+            path, columns = self.walk(links, words, log_probs, count, self.first_new)
+            paths.append(path_of(path, links, words[path[1:], columns], log_probs[path[1:], columns]))
+        return paths

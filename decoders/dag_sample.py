@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from nartk.decoders.graphs.graph import read_words, spell
+from nartk.decoders.graphs.graph import path_of, read_words, spell
 from nartk.decoders.graphs.pairs import PairOptions
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.loop.draws import uniform
@@ -18,13 +18,12 @@ from nartk.decoders.native import Found, Native
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.parallel import Graphs, GraphScorer, always_banned
+from nartk.protocols.parallel import GraphPath, Graphs, GraphScorer, always_banned
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Want
 from nartk.protocols.reading import by_inversion
 from nartk.registry import HEAVIEST, MOST_SAMPLES, option, register_decoder
 from nartk.vocab import MOST_WORDS
 
-_Drawn = tuple[list[int], IntArray, FloatArray]  # a path, and the words behind vertex 0 with their scores
 _EDGE, _WORD = 0, 1  # what a random number is for
 
 
@@ -87,19 +86,18 @@ class DagSample(PairOptions, Native):
         draw = self._pairs if self.decode_top_cand_n else self._words
         each = draw(scorer, graphs, requests)
         found = []
-        for features, links in zip(graphs.split(graphs.features), graphs.links, strict=True):
+        for graph in graphs:
             drawn = [next(each) for _ in range(self.nbest)]
-            outputs = [spell(links, *parts, merge_repeats=self.merge_repeats) for parts in drawn]
+            outputs = [spell(path, merge_repeats=self.merge_repeats) for path in drawn]
             order = np.argsort([-output.score for output in outputs], kind="stable").tolist()
-            path, emitted, _ = drawn[order[0]]
-            graph = partial(trace_graph, scorer, features, links, path, emitted.tolist())
-            found.append(Found([outputs[i] for i in order], graph=graph, features=features))
+            best = drawn[order[0]]
+            trace = partial(trace_graph, scorer, graph, best.vertices, best.words.tolist())
+            found.append(Found([outputs[i] for i in order], graph=graph, trace=trace))
         return found
 
-    def _pairs(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
+    def _pairs(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[GraphPath]:
         """Draws pairs, S samples of each sentence."""
-        ends = graphs.begins + graphs.sizes - 1
-        words, log_probs = read_words(scorer, graphs.features, ends, self.decode_top_cand_n)
+        words, log_probs = read_words(scorer, graphs, graphs.vertices, self.decode_top_cand_n)
         parts = zip(graphs.links, graphs.split(words), graphs.split(log_probs), requests, strict=True)
         for links, own, scores, request in parts:
             wide = links.astype(np.float64) / self.link_temperature
@@ -108,7 +106,7 @@ class DagSample(PairOptions, Native):
             for sample in range(self.nbest):
                 choose = partial(self._drawn_pair, request.index, sample)
                 path, columns = self.walk(edges, own, scores, self.decode_top_cand_n, choose)
-                yield path, own[path[1:], columns], scores[path[1:], columns]
+                yield path_of(path, links, own[path[1:], columns], scores[path[1:], columns])
 
     def _drawn_pair(
         self, sentence: int, sample: int, vertex: int, probs: Sequence[float], repeated: Sequence[bool]
@@ -117,7 +115,7 @@ class DagSample(PairOptions, Native):
         weights = np.array([self.weights(probs, repeated)])
         return int(by_inversion(weights, uniform(self.seed, *parts))[0])
 
-    def _words(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[_Drawn]:
+    def _words(self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]) -> Iterator[GraphPath]:
         """Draws edges and then words, S samples of each sentence."""
         sampled = [
             self._paths(links, request.index) for links, request in zip(graphs.links, requests, strict=True)
@@ -141,13 +139,14 @@ class DagSample(PairOptions, Native):
             given=given,
             draw=Draw(uniforms, self.temperature, top_k, top_p),
         )
-        scores = scorer.words(graphs.features[graphs.begins[owners] + vertices], want)
+        scores = scorer.words_at(graphs, graphs.begins[owners] + vertices, want)
         assert scores.drawn is not None
         assert scores.drawn_log_probs is not None
         assert scores.given_log_probs is not None
         words = np.where(given < 0, scores.drawn, given)
         log_probs = np.where(given < 0, scores.drawn_log_probs, scores.given_log_probs)
-        return zip(paths, np.split(words, ends[:-1]), np.split(log_probs, ends[:-1]), strict=True)
+        links = (links for links in graphs.links for _ in range(self.nbest))
+        return map(path_of, paths, links, np.split(words, ends[:-1]), np.split(log_probs, ends[:-1]))
 
     def _paths(self, links: FloatArray, sentence: int) -> list[list[int]]:
         """The vertices of S paths that are drawn from links [L,L], as far as `walk` goes."""

@@ -15,7 +15,7 @@ from typing import Any
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError
 from nartk.protocols.hypothesis import GraphTrace, Hypothesis, Request, Result, TokenTrace
-from nartk.protocols.parallel import MelScorer
+from nartk.protocols.parallel import Graph, MelScorer
 from nartk.protocols.passes import FloatArray, IntArray
 from nartk.protocols.runs import Batching, BatchRun, Run
 
@@ -51,14 +51,14 @@ class Found:
     Attributes:
         outputs: Best first.
         passes: Passes of the model that it took part in.
-        graph: Gives what a trace shows of the graph that it was found in; None: there is none.
-        features: [L,D] of the vertices of that graph, of which speech is made; None: there is none.
+        graph: The graph that they were found in, of whose features speech is made; None: there is none.
+        trace: Gives what a trace shows of that graph.
     """
 
     outputs: Sequence[NativeOutput]
     passes: int = 1
-    graph: Callable[[], GraphTrace] | None = None
-    features: FloatArray | None = None
+    graph: Graph | None = None
+    trace: Callable[[], GraphTrace] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Native(WholeOutputs):
                 replace(_hypothesis(output, request.max_len, each.passes, trace), mel=next(mels))
                 for output in each.outputs
             )
-            graph = None if each.graph is None or not trace else each.graph()
+            graph = None if each.trace is None or not trace else each.trace()
             yield Result(request.index, tuple(hypotheses), seconds, passes=each.passes, graph=graph)
 
 
@@ -124,12 +124,12 @@ def spectrograms_of(
     paths: list[FloatArray | None] = []
     for request, each in zip(requests, found, strict=True):
         for output in each.outputs:
-            if each.features is None or output.vertices is None:
+            if each.graph is None or output.vertices is None:
                 paths.append(None)
                 continue
-            last = len(each.features) - 1
+            last = len(each.graph) - 1
             vertices = [vertex for vertex in output.vertices[: request.max_len] if vertex != last]
-            paths.append(each.features[[*vertices, last]])
+            paths.append(each.graph.features_of([*vertices, last]))
     made = iter(scorer.spectrograms([path for path in paths if path is not None]))
     return (None if path is None else next(made) for path in paths)
 

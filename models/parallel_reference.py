@@ -9,16 +9,20 @@ them scored, L vertices of a graph, V words, D features of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from nartk.models.dag_paths import find_paths
 from nartk.models.lengths import pool
-from nartk.models.reference import Held, OnTorch, padded, read_head
+from nartk.models.reference import Held, OnTorch, check_logits, padded, read_head, results_of
 from nartk.models.transformer import Encoded
-from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
+from nartk.protocols.parallel import Canvas, GraphPath, Graphs, PathSearch, spread_lengths
 from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
 from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
@@ -113,15 +117,43 @@ class CanvasesOnTorch(_Canvases):
         return found
 
 
+class GraphsOnTorch(Graphs):
+    """Graphs that stay on a device.
+
+    Attributes:
+        hidden: Features [N,D], in the model's type.
+        edges: Links [B,L,L] of all, L the vertices of the largest; minus infinity behind a graph's.
+    """
+
+    def __init__(self, sizes: IntArray, hidden: Tensor, edges: Tensor) -> None:
+        self.sizes, self.hidden, self.edges = sizes, hidden, edges
+
+    @cached_property
+    def features(self) -> FloatArray:
+        return self.hidden.float().cpu().numpy()
+
+    @cached_property
+    def links(self) -> tuple[FloatArray, ...]:
+        every = zip(self.edges.cpu().numpy(), self.sizes.tolist(), strict=True)
+        return tuple(own[:size, :size] for own, size in every)
+
+    def features_of(self, vertices: IntArray) -> FloatArray:
+        return self.at(vertices).float().cpu().numpy()
+
+    def at(self, vertices: IntArray) -> Tensor:
+        """Features [n,D] of vertices."""
+        return self.hidden[torch.tensor(vertices, dtype=torch.int64, device=self.hidden.device)]
+
+
 class GraphOnTorch(FillsOnTorch):
-    """Implements `GraphScorer`.
+    """Implements `PathScorer`.
 
     A graph has `upsample_scale` (of a range, the larger) times as many vertices as its source has positions,
     or as its output is predicted to have; never more than the model has positions, `max_target_len`.
     """
 
     @torch.inference_mode()
-    def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
+    def graphs(self, memory: Sequence[int] | IntArray) -> GraphsOnTorch:
         model, sources = self.model, self._sources(memory)
         lengths = sources.lengths
         if model.config.upsampling == "predict":
@@ -130,10 +162,63 @@ class GraphOnTorch(FillsOnTorch):
         canvas = model.canvas(sizes)
         kept = torch.arange(canvas.shape[1], device=self.device) < sizes[:, None]
         hidden = model.fill(model.inputs(canvas, sources), kept, sources.memory, sources.kept[:, None, None])
-        links = model.links(hidden, sizes).cpu().numpy()
-        vertices = sizes.int().cpu().numpy()
-        each = (own[:size, :size] for own, size in zip(links, vertices.tolist(), strict=True))
-        return Graphs(vertices, hidden[kept].float().cpu().numpy(), tuple(each))
+        return GraphsOnTorch(sizes.int().cpu().numpy(), hidden[kept], model.links(hidden, sizes))
+
+    @torch.inference_mode()
+    def words_at(self, graphs: GraphsOnTorch, vertices: IntArray, want: Want) -> Scores:
+        return read_head(self.model.output, graphs.at(vertices), want)
+
+    @torch.inference_mode()
+    def best_paths(self, graphs: GraphsOnTorch, search: PathSearch) -> list[GraphPath]:
+        edges, begins, ends = graphs.edges, self._tensor(graphs.begins), self._tensor(graphs.ends)
+        words: list[Tensor] = []  # and their log-probabilities, at all N vertices
+        if search.weight:
+            last = torch.isin(torch.arange(len(graphs.hidden), device=self.device), ends)
+            words = self._likeliest(graphs.hidden, last)
+            kept = torch.arange(edges.shape[1], device=self.device) <= (ends - begins)[:, None]
+            own = torch.zeros(kept.shape, device=self.device)
+            own[kept] = search.weight * words[1]
+            edges = edges + own[:, None]
+        paths = find_paths(edges, (graphs.sizes - 1).tolist(), search)
+        before, after = paths[:, :-1], paths[:, 1:]
+        rows = torch.arange(len(paths), device=self.device)[:, None]
+        visited = begins[:, None] + after
+        links = graphs.edges[rows, before, after].float()
+        vertices, *read = _fetched([after, links, *(each[visited] for each in words)])
+
+        counts = (vertices == graphs.sizes[:, None] - 1).argmax(1) + 1
+        taken = np.arange(vertices.shape[1]) < counts[:, None]
+        read = [each[taken] for each in read]
+        if not words:  # are asked for on the paths alone
+            at = visited[torch.from_numpy(taken).to(self.device)]
+            read += _fetched(self._likeliest(graphs.hidden[at], torch.isin(at, ends)))
+        lprobs, *emitted = (np.split(each, counts.cumsum()[:-1]) for each in read)
+        each = zip(vertices.tolist(), counts.tolist(), strict=True)
+        return [*map(GraphPath, ([0, *row[:count]] for row, count in each), *emitted, lprobs)]
+
+    def _likeliest(self, features: Tensor, last: Tensor) -> list[Tensor]:
+        """The likeliest words of n vertices, which is eos of last ones, and their log-probabilities.
+
+        Raises:
+            PassError: A vertex has wrong logits.
+        """
+        vocab, logits = self.vocab, self.model.output(features).float()
+        check_logits(logits)
+        silent = torch.zeros(logits.shape[1], dtype=torch.bool, device=self.device)
+        silent[[vocab.bos, vocab.pad, vocab.eos]] = True
+        given = torch.full_like(last, vocab.eos, dtype=torch.int64)
+        found = results_of(logits, silent.expand_as(logits), given=given)
+        words = torch.where(last, vocab.eos, found["best"])
+        return [words, torch.where(last, found["given_log_probs"], found["log_probs"])]
+
+
+def _fetched(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Tensors of one shape on the host, int32 and fp32, in one transfer."""
+    block = torch.stack([x.view(torch.int32) if x.is_floating_point() else x.int() for x in tensors])
+    return [
+        row.view(np.float32) if x.is_floating_point() else row
+        for row, x in zip(block.cpu().numpy(), tensors, strict=True)
+    ]
 
 
 class SpeechOnTorch(OnTorch):

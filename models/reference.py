@@ -306,9 +306,7 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
     Raises:
         PassError: Same as in `nartk.protocols.reading.read`.
     """
-    wrong = wrong_rows(logits)
-    if wrong.any():
-        raise wrong_logits(_first(wrong))
+    check_logits(logits)
     banned, given = _banned(want.banned, logits), None
     if want.given is not None:
         given = torch.tensor(want.given, dtype=torch.int64, device=logits.device)
@@ -321,6 +319,17 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
     if want.hidden:
         reading.hidden = _floats(hidden)
     return reading
+
+
+def check_logits(logits: Tensor) -> None:
+    """Refuses logits [n,V] that hold NaN or infinity.
+
+    Raises:
+        PassError: They do.
+    """
+    wrong = wrong_rows(logits)
+    if wrong.any():
+        raise wrong_logits(_first(wrong))
 
 
 def wrong_rows(logits: Tensor) -> Tensor:

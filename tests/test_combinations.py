@@ -60,7 +60,7 @@ def readings(scorer: Any, sources: Sequence[Any]) -> list[np.ndarray]:
     want = Want(top=3)
     if hasattr(scorer, "graphs"):
         graphs = scorer.graphs(memory)
-        scores = scorer.words(graphs.features, want)
+        scores = scorer.words_at(graphs, graphs.vertices, want)
         links = [np.exp(each).ravel() for each in graphs.links]
         return [graphs.sizes, *links, scores.top_log_probs, scores.best]
     scores = scorer.read_frames(memory, want)

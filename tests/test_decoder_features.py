@@ -95,7 +95,7 @@ def readings(scorer: Any, sources: Sequence[Any]) -> list[np.ndarray]:
     if hasattr(scorer, "graphs"):
         graphs = scorer.graphs(memory)
         links = [np.exp(each).ravel() for each in graphs.links]
-        return [graphs.sizes, *links, scorer.words(graphs.features, want).top_log_probs]
+        return [graphs.sizes, *links, scorer.words_at(graphs, graphs.vertices, want).top_log_probs]
     words = np.array([0, 5, 0, 0, 6, 7, 0], np.int32)
     scores = scorer.fill(Canvas(np.array(memory, np.int32), np.array([2, 1, 4], np.int32), words), want)
     lengths = [scorer.predict_lengths(memory)] if hasattr(scorer, "predict_lengths") else []

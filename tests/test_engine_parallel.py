@@ -195,7 +195,7 @@ def everything(scorer: Any, sources: list[list[int]], rows: list[list[int]]) -> 
         counts = graphs.sizes.tolist()
         for part, links in zip(parts, graphs.links, strict=True):
             part.append(links.tobytes())
-        found: Any = scorer.words(graphs.features, Want(hidden=True))
+        found: Any = scorer.words_at(graphs, graphs.vertices, Want(hidden=True))
     elif isinstance(scorer, FrameScorer):
         counts = scorer.frames(memory).tolist()
         found = scorer.read_frames(memory, Want(hidden=True))

@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_network(kind: str, seed: int, device: torch.dev
             np.testing.assert_allclose(features, hidden, rtol=0, atol=1e-3)
             check_links(links, wanted)
             lprobs.append(network.output(torch.from_numpy(hidden)).log_softmax(-1).numpy())
-        found = scorer.words(graphs.features, Want())
+        found = scorer.words_at(graphs, graphs.vertices, Want())
         target = np.concatenate(lprobs)
     else:
         target = np.concatenate(

@@ -90,7 +90,7 @@ class GraphDrafter(ReadOnce):
 
     def read(self, memory: IntArray) -> list[GraphState]:
         graphs = self.scorer.graphs(memory)
-        words, log_probs = read_words(self.scorer, graphs.features, graphs.begins + graphs.sizes - 1, _WORDS)
+        words, log_probs = read_words(self.scorer, graphs, graphs.vertices, _WORDS)
         words[graphs.begins], log_probs[graphs.begins] = -1, -np.inf
         parts = zip(graphs.links, graphs.split(words), graphs.split(log_probs), strict=True)
         return [self._state(*each) for each in parts]

@@ -2,7 +2,7 @@
 
 The words of a path are those between vertex 0, whose bos is no part of the output, and the last vertex, which
 has eos. A score is the log-probability of a path and its words: of each edge, and of each word after bos.
-Symbols: N vertices of all graphs, L vertices of a graph, P of a path, C words of a vertex, D features.
+Symbols: N vertices of all graphs, L vertices of a graph, C words of a vertex.
 """
 
 from __future__ import annotations
@@ -12,32 +12,31 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from nartk.decoders.native import NativeOutput
-from nartk.protocols.parallel import GraphScorer, always_banned
+from nartk.protocols.parallel import GraphPath, Graphs, GraphScorer, always_banned
 from nartk.protocols.passes import FloatArray, IntArray, Want
 
 
 def read_words(
-    scorer: GraphScorer, features: FloatArray, ends: Sequence[int] | npt.NDArray[np.integer], count: int = 1
+    scorer: GraphScorer, graphs: Graphs, vertices: IntArray, count: int = 1
 ) -> tuple[IntArray, FloatArray]:
-    """The likeliest words of vertices [N,D], best first, and their log-probabilities, in one pass: [N,C].
+    """The likeliest words of n vertices, best first, and their log-probabilities, in one pass: [n,C].
 
-    Bos, pad and eos are no words; where there are fewer than C, -1 with minus infinity fills the row up.
+    Bos, pad and eos are no words; where there are fewer than C, -1 with minus infinity fills the row up. The
+    only word of a vertex that is the last of its graph is eos.
 
     Args:
-        ends: Those that are the last of their graphs: their only word is eos.
         count: C, at most as many as the vocabulary has.
     """
     vocab = scorer.vocab
-    banned = always_banned((vocab.bos, vocab.pad, vocab.eos), len(features))
-    given = np.full(len(features), -1, np.int32)
-    given[ends] = vocab.eos
-    scores = scorer.words(features, Want(banned=banned, top=min(count, len(vocab)), given=given))
+    banned = always_banned((vocab.bos, vocab.pad, vocab.eos), len(vertices))
+    last = np.isin(vertices, graphs.ends)
+    given = np.where(last, np.int32(vocab.eos), np.int32(-1))
+    scores = scorer.words_at(graphs, vertices, Want(banned=banned, top=min(count, len(vocab)), given=given))
     words, log_probs = scores.top.copy(), scores.top_log_probs.copy()
-    words[ends], log_probs[ends] = -1, -np.inf
-    words[ends, 0], log_probs[ends, 0] = vocab.eos, scores.given_log_probs[ends]
+    words[last], log_probs[last] = -1, -np.inf
+    words[last, 0], log_probs[last, 0] = vocab.eos, scores.given_log_probs[last]
     return words, log_probs
 
 
@@ -52,25 +51,21 @@ def walk(following: Sequence[int]) -> list[int]:
     return path
 
 
-def spell(
-    links: FloatArray,
-    path: Sequence[int],
-    words: npt.NDArray[np.integer],
-    log_probs: FloatArray,
-    *,
-    merge_repeats: bool,
-) -> NativeOutput:
+def path_of(vertices: list[int], links: FloatArray, words: IntArray, log_probs: FloatArray) -> GraphPath:
+    """A path over links [L,L]."""
+    return GraphPath(vertices, words, log_probs, links[vertices[:-1], vertices[1:]])
+
+
+def spell(path: GraphPath, *, merge_repeats: bool) -> NativeOutput:
     """The output of a path.
 
     Args:
-        links: [L,L], log-probabilities of the edges.
-        words, log_probs: [P-1], of the vertices behind the first.
         merge_repeats: True if equal words that follow each other are output as one, with the sum of their
             scores.
     """
-    tokens, scores = words.tolist(), (links[path[:-1], path[1:]] + log_probs).tolist()
+    tokens, scores = path.words.tolist(), (path.edges + path.log_probs).tolist()
     score = math.fsum(scores)
-    vertices = [*path[1:]]
+    vertices = path.vertices[1:]
     if merge_repeats:
         found = zip(tokens, scores, vertices, strict=True)
         runs = [list(run) for _, run in groupby(found, key=lambda each: each[0])]

@@ -1,4 +1,4 @@
-"""The base of the strategies that take one path through each graph, and the words at its vertices.
+"""One path through each graph, and the words at its vertices; the base of the strategies that take it.
 
 Symbols: B graphs, N vertices of all of them, L vertices of a graph.
 """
@@ -11,15 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from nartk.decoders.graphs.graph import read_words, spell, walk
+from nartk.decoders.graphs.graph import path_of, read_words, spell, walk
 from nartk.decoders.graphs.trace import trace_graph
 from nartk.decoders.native import Found, Native
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.parallel import Graphs, GraphScorer
+from nartk.protocols.parallel import GraphPath, Graphs, GraphScorer, PathScorer, PathSearch
 from nartk.protocols.passes import FloatArray, IntArray
 from nartk.registry import option
-
-_Words = list[tuple[IntArray, FloatArray]]  # of each path behind vertex 0, with their log-probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +26,23 @@ class OnePath(Native):
 
     A score is the log-probability of the path and its words together, divided by `penalty`; a token's, that
     of the edge to its vertex and of itself. The authors' program always merges repeats.
-
-    Attributes:
-        joint: True if an edge is chosen by its vertex's likeliest word too. Words are then read at all
-            vertices, else on the paths alone.
     """
 
     needs = GraphScorer
-    joint = False
+    weight = 0.0  # as in PathSearch
 
     merge_repeats: bool = option(False, "output equal words that follow each other as one")
 
-    def path(self, edges: FloatArray, limit: int) -> list[int]:
-        """The path from vertex 0 to the last over edges [L,L]; it should have at most `limit` of them."""
-        return walk(edges.argmax(1).tolist())
+    def wanted(self, limits: Sequence[int]) -> PathSearch:
+        """The search for paths of limits [B]."""
+        return PathSearch(limits, weight=self.weight)
 
-    def pair_path(
-        self, links: FloatArray, words: IntArray, log_probs: FloatArray, limit: int
-    ) -> tuple[list[int], IntArray]:
-        """The path over links [L,L] by words [L,C] too, and the column of each word behind vertex 0."""
-        path = self.path(links + log_probs[:, 0], limit)
-        return path, np.zeros(len(path) - 1, np.int32)
-
-    @property
-    def words_read(self) -> int:
-        """C, how many words of a vertex `pair_path` reads."""
-        return 1
+    def choose(self, scorer: GraphScorer, graphs: Graphs, limits: Sequence[int]) -> list[GraphPath]:
+        """The path through each of B graphs, that of one of limits [B]."""
+        wanted = self.wanted(limits)
+        if isinstance(scorer, PathScorer):
+            return scorer.best_paths(graphs, wanted)
+        return best_paths(scorer, graphs, wanted)
 
     def penalty(self, tokens: int) -> float:
         """Divisor of the score of a path of so many tokens."""
@@ -61,41 +50,62 @@ class OnePath(Native):
 
     def search(self, scorer: GraphScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         graphs = scorer.graphs(memory)
-        paths, words = (self._joint if self.joint else self._edges_first)(scorer, graphs, requests)
-        parts = zip(graphs.split(graphs.features), graphs.links, paths, words, strict=True)
+        paths = self.choose(scorer, graphs, [request.max_len for request in requests])
         found = []
-        for features, links, path, chosen in parts:
-            output = spell(links, path, *chosen, merge_repeats=self.merge_repeats)
-            output = replace(output, score=output.score / self.penalty(len(path) - 1))
-            graph = partial(trace_graph, scorer, features, links, path, chosen[0].tolist())
-            found.append(Found([output], graph=graph, features=features))
+        for graph, path in zip(graphs, paths, strict=True):
+            output = spell(path, merge_repeats=self.merge_repeats)
+            output = replace(output, score=output.score / self.penalty(len(path.words)))
+            trace = partial(trace_graph, scorer, graph, path.vertices, path.words.tolist())
+            found.append(Found([output], graph=graph, trace=trace))
         return found
 
-    def _edges_first(
-        self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
-    ) -> tuple[list[list[int]], _Words]:
-        """Paths by their edges, and then the likeliest words of their vertices."""
-        paths = [
-            self.path(links, request.max_len) for links, request in zip(graphs.links, requests, strict=True)
-        ]
-        visited = np.concatenate(
-            [begin + np.array(path[1:]) for begin, path in zip(graphs.begins, paths, strict=True)]
-        )
-        counts = np.cumsum([len(path) - 1 for path in paths])
-        words, log_probs = read_words(scorer, graphs.features[visited], counts - 1)
-        each = (np.split(x[:, 0], counts[:-1]) for x in (words, log_probs))
-        return paths, list(zip(*each, strict=True))
 
-    def _joint(
-        self, scorer: GraphScorer, graphs: Graphs, requests: Sequence[Request]
-    ) -> tuple[list[list[int]], _Words]:
-        """The likeliest words of every vertex, and then paths by edges and words."""
-        paths: list[list[int]] = []
-        chosen: _Words = []
-        every = read_words(scorer, graphs.features, graphs.begins + graphs.sizes - 1, self.words_read)
-        each = (graphs.split(x) for x in every)
-        for links, request, words, log_probs in zip(graphs.links, requests, *each, strict=True):
-            path, columns = self.pair_path(links, words, log_probs, request.max_len)
-            paths.append(path)
-            chosen.append((words[path[1:], columns], log_probs[path[1:], columns]))
-        return paths, chosen
+def best_paths(scorer: GraphScorer, graphs: Graphs, wanted: PathSearch) -> list[GraphPath]:
+    """The wanted path through each of B graphs; the specification of `PathScorer`."""
+    edges = graphs.links
+    if wanted.weight:
+        words, log_probs = read_words(scorer, graphs, graphs.vertices)
+        own = graphs.split(np.float32(wanted.weight) * log_probs[:, 0])
+        edges = tuple(links + each for links, each in zip(graphs.links, own, strict=True))
+    paths = [
+        walk(each.argmax(1).tolist()) if wanted.beta is None else best_path(each, limit, wanted.beta)
+        for each, limit in zip(edges, wanted.limits, strict=True)
+    ]
+    visited = np.concatenate([graph.among(path[1:]) for graph, path in zip(graphs, paths, strict=True)])
+    if wanted.weight:
+        words, log_probs = words[visited], log_probs[visited]
+    else:
+        words, log_probs = read_words(scorer, graphs, visited)
+    ends = np.cumsum([len(path) - 1 for path in paths])[:-1]
+    emitted = np.split(words[:, 0], ends), np.split(log_probs[:, 0], ends)
+    return [path_of(*parts) for parts in zip(paths, graphs.links, *emitted, strict=True)]
+
+
+def best_path(edges: FloatArray, limit: int, beta: float) -> list[int]:
+    """The path with the largest sum of its edges divided by their number ** beta.
+
+    Of equal ones the shortest, and of these the one with the lowest vertices, compared from the end. Where
+    there is none, the best edge is followed from each vertex, as far as it takes.
+
+    A path of t tokens has t edges.
+
+    Args:
+        edges: [L,L], minus infinity where there is none, as there is none to an earlier vertex.
+        limit: The most edges of the path, at least 1.
+        beta: At least 0.
+    """
+    last = len(edges) - 1
+    longest = min(limit, last)
+    # The best sum of t edges to each vertex.
+    forward = np.full((longest + 1, len(edges)), -np.inf, np.float32)
+    forward[0, 0] = 0.0
+    for t in range(1, longest + 1):  # vertices below t take fewer edges
+        forward[t, t:] = (forward[t - 1, t - 1 :, None] + edges[t - 1 :, t:]).max(0)
+    penalties = np.array([t**beta for t in range(1, longest + 1)], np.float32)
+    count = int((forward[1:, last] / penalties).argmax()) + 1
+    if forward[count, last] == -np.inf:
+        return walk(edges.argmax(1).tolist())
+    path = [last]
+    for t in range(count, 0, -1):
+        path.append(int((forward[t - 1] + edges[:, path[-1]]).argmax()))
+    return path[::-1]

@@ -1,6 +1,6 @@
 """Trace of a graph: enough to see where else its path might have gone.
 
-Symbols: L vertices of a graph, D features.
+Symbols: L vertices of a graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from nartk.decoders.graphs.graph import read_words
 from nartk.protocols.hypothesis import GraphTrace
-from nartk.protocols.parallel import GraphScorer
+from nartk.protocols.parallel import Graph, GraphScorer
 from nartk.protocols.passes import FloatArray
 
 _VERTICES = 96  # beside the path's
@@ -24,19 +24,16 @@ _LINK = 0.05  # probability of an edge, beside the path's; so a vertex has at mo
 
 
 def trace_graph(
-    scorer: GraphScorer,
-    features: FloatArray,
-    links: FloatArray,
-    path: Sequence[int] = (),
-    emitted: Sequence[int] = (),
+    scorer: GraphScorer, graph: Graph, path: Sequence[int] = (), emitted: Sequence[int] = ()
 ) -> GraphTrace:
-    """The likelier part of a graph of features [L,D] and links [L,L], with the best output's path.
+    """The likelier part of a graph, with the best output's path.
 
     Args:
         emitted: The word at each vertex of the path after the first.
     """
+    links = graph.links
     kept = _shown(reach_probs(links), path)
-    words, log_probs = read_words(scorer, features[kept], [len(kept) - 1], _WORDS)
+    words, log_probs = read_words(scorer, graph.graphs, graph.among(kept), _WORDS)
     pairs = (zip(*row, strict=True) for row in zip(words.tolist(), log_probs.tolist(), strict=True))
     listed = [tuple((word, score) for word, score in row if score > -math.inf) for row in pairs]
     return GraphTrace(

@@ -155,6 +155,9 @@ class GraphOnEngine(OnEngine):
             sizes, features, tuple(x.reshape(size, size) for x, size in zip(each, sizes, strict=True))
         )
 
+    def words_at(self, graphs: Graphs, vertices: IntArray, want: Want) -> Scores:
+        return self.words(graphs.features_of(vertices), want)
+
 
 class SpeechOnEngine(OnEngine):
     """Implements `MelScorer`."""

@@ -9,9 +9,9 @@ vertices of a graph, V words, D features of the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,29 +37,113 @@ class Canvas:
     words: IntArray
 
 
-@dataclass(frozen=True, slots=True)
 class Graphs:
     """The graphs of B sources. Edges go from low to high vertices only.
 
-    Attributes:
+    A scorer on a device gives graphs that stay there: their features and links are copied once asked for.
+
+    Args:
         sizes: [B] int32, vertices L of each; a path goes from vertex 0 to the last.
-        features: [N,D] fp32, of the vertices of all graphs, what `GraphScorer.words` reads.
+        features: [N,D] fp32, of the vertices of all graphs.
         links: Log-probabilities [L,L] fp32 of the next vertex, of each graph; minus infinity where there is
             no edge.
     """
 
-    sizes: IntArray
-    features: FloatArray
-    links: tuple[FloatArray, ...]
+    def __init__(self, sizes: IntArray, features: FloatArray, links: tuple[FloatArray, ...]) -> None:
+        self.sizes, self._features, self._links = sizes, features, links
+
+    @property
+    def features(self) -> FloatArray:
+        """[N,D]."""
+        return self._features
+
+    @property
+    def links(self) -> tuple[FloatArray, ...]:
+        """[L,L] of each graph."""
+        return self._links
 
     @property
     def begins(self) -> IntArray:
         """[B], the first of the N vertices of each graph."""
         return (np.cumsum(self.sizes) - self.sizes).astype(np.int32)
 
+    @property
+    def vertices(self) -> IntArray:
+        """[N], the number of each."""
+        return np.arange(self.sizes.sum(), dtype=np.int32)
+
+    @property
+    def ends(self) -> IntArray:
+        """[B], the last of the N vertices of each graph."""
+        return self.begins + self.sizes - 1
+
     def split(self, values: npt.NDArray[T]) -> list[npt.NDArray[T]]:
         """Values [N,...] of all vertices as those of each graph, [L,...]."""
         return np.split(values, self.begins[1:])
+
+    def features_of(self, vertices: IntArray) -> FloatArray:
+        """Features [n,D] of n of the N vertices."""
+        return self.features[vertices]
+
+    def __iter__(self) -> Iterator[Graph]:
+        return (Graph(self, i) for i in range(len(self.sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One of several graphs."""
+
+    graphs: Graphs
+    index: int
+
+    def __len__(self) -> int:
+        """L."""
+        return int(self.graphs.sizes[self.index])
+
+    @property
+    def links(self) -> FloatArray:
+        """[L,L], as in `Graphs`."""
+        return self.graphs.links[self.index]
+
+    def among(self, vertices: Sequence[int]) -> IntArray:
+        """Numbers [n] among the N vertices of n of these L."""
+        return self.graphs.begins[self.index] + np.asarray(vertices, np.int32)
+
+    def features_of(self, vertices: Sequence[int]) -> FloatArray:
+        """Features [n,D] of vertices."""
+        return self.graphs.features_of(self.among(vertices))
+
+
+@dataclass(frozen=True, slots=True)
+class PathSearch:
+    """Description of the path that is wanted through each of B graphs.
+
+    Attributes:
+        limits: [B], the most edges of each where `beta` is given.
+        beta: The path whose sum of edges, divided by their number ** beta, is the largest (see
+            `nartk.decoders.graphs.viterbi.best_path`); None: the best edge from each vertex (see `walk`).
+        weight: To an edge is added the log-probability of its vertex's likeliest word, times this; 0: words
+            do not count, and are read on the paths alone.
+    """
+
+    limits: Sequence[int]
+    beta: float | None = None
+    weight: float = 0.0
+
+
+class GraphPath(NamedTuple):
+    """A path through a graph, from vertex 0 to the last.
+
+    Attributes:
+        vertices: [P].
+        words, log_probs: [P-1], of the vertices behind the first, eos the last.
+        edges: [P-1], log-probabilities of the edges.
+    """
+
+    vertices: list[int]
+    words: IntArray
+    log_probs: FloatArray
+    edges: FloatArray
 
 
 class ParallelScorer(Protocol):
@@ -178,8 +262,16 @@ class GraphScorer(ParallelScorer, Protocol):
     def graphs(self, memory: Sequence[int] | IntArray) -> Graphs:
         """All vertices and edges of the graphs of sources, in one pass."""
 
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        """Reads what is wanted of the words at vertices [N,D]: asked for only where they are needed."""
+    def words_at(self, graphs: Graphs, vertices: IntArray, want: Want) -> Scores:
+        """Reads what is wanted of the words at n of the N vertices: asked for only where they are needed."""
+
+
+@runtime_checkable
+class PathScorer(GraphScorer, Protocol):
+    """Finds paths through graphs where these lie, so that no graph is copied."""
+
+    def best_paths(self, graphs: Graphs, search: PathSearch) -> list[GraphPath]:
+        """The wanted path through each of B graphs, as `nartk.decoders.graphs.paths.best_paths` finds it."""
 
 
 @runtime_checkable

@@ -168,8 +168,8 @@ class KnowingGraph(Knowing):
         sizes = np.array([len(row) for row in rows], np.int32)
         return Graphs(sizes, features, tuple(self.links(len(row)) for row in rows))
 
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        return self.scores(features[:, 0].astype(int).tolist(), want)
+    def words_at(self, graphs: Graphs, vertices: IntArray, want: Want) -> Scores:
+        return self.scores(graphs.features_of(vertices)[:, 0].astype(int).tolist(), want)
 
 
 SCRIPTED: dict[str, Callable[..., Any]] = {
@@ -250,8 +250,8 @@ class ScriptedGraphs:
         links = tuple(np.array(self.links[i], np.float32) for i in numbers)
         return Graphs(sizes, np.array(features, np.float32), links)
 
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        logits = [self.logits[int(i)][int(vertex)] for i, vertex in features]
+    def words_at(self, graphs: Graphs, vertices: IntArray, want: Want) -> Scores:
+        logits = [self.logits[int(i)][int(vertex)] for i, vertex in graphs.features_of(vertices)]
         return LogitScores(np.array(logits, np.float32), want)
 
     def lprobs(self, i: int, vertex: int) -> list[float]:

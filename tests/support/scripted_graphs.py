@@ -71,8 +71,8 @@ class Lattices:
         links = tuple(self.graphs_of[i].links.astype(np.float32) for i in memory)
         return Graphs(np.array(sizes, np.int32), np.array(vertices, np.float32), links)
 
-    def words(self, features: FloatArray, want: Want) -> Scores:
-        asked = [(int(i), int(vertex)) for i, vertex in features]
+    def words_at(self, graphs: Graphs, vertices: IntArray, want: Want) -> Scores:
+        asked = [(int(i), int(vertex)) for i, vertex in graphs.features_of(vertices)]
         self.asked += asked
         logits = np.array([self.graphs_of[i].words[vertex] for i, vertex in asked], np.float32)
         return _Read(read(logits, want), logits)
