@@ -38,7 +38,7 @@ class OnePath(Native):
         return PathSearch(limits, weight=self.weight)
 
     def choose(self, scorer: GraphScorer, graphs: Graphs, limits: Sequence[int]) -> list[GraphPath]:
-        """The path through each of B graphs, that of one of limits [B]."""
+        """The wanted path through each of B graphs, whose limits [B] are the most tokens of their outputs."""
         wanted = self.wanted(limits)
         if isinstance(scorer, PathScorer):
             return scorer.best_paths(graphs, wanted)

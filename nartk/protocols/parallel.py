@@ -121,7 +121,7 @@ class PathSearch:
     Attributes:
         limits: [B], the most edges of each where `beta` is given.
         beta: The path whose sum of edges, divided by their number ** beta, is the largest (see
-            `nartk.decoders.graphs.viterbi.best_path`); None: the best edge from each vertex (see `walk`).
+            `nartk.decoders.graphs.paths.best_path`); None: the best edge from each vertex (see `walk`).
         weight: To an edge is added the log-probability of its vertex's likeliest word, times this; 0: words
             do not count, and are read on the paths alone.
     """
