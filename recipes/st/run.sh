@@ -4,7 +4,7 @@
 #   recipes/st/run.sh [--task text|speech|borders] [--target LANGUAGE] [--quick] [--work DIR] [--device cpu|cuda]
 #                     [--stage NAME[,NAME...]] [--only NAME,...] [--d-model N] [--updates N] [--others-updates N]
 #                     [--frames N] [--dtype fp32|bf16|int8] [--jobs N] [--without SPEAKER] [--copies N] [--anew N]
-#                     [--new N] [--voice prompts|espeak] [--samples FOLDER]
+#                     [--new N] [--no-masks] [--voice prompts|espeak] [--samples FOLDER]
 #
 # Stages of text: prepare first models decode score verify speed table; of speech: prepare recogniser first align
 # models joint decode score table; of borders: prepare first align score. A stage that has finished is not run
@@ -20,6 +20,7 @@
 #   --anew     times that each is said anew of other recordings, at other speeds and levels, by other
 #              microphones, in noise (default 0)
 #   --new      numbers that the corpus has not, said as its own (default 12000, --quick 100)
+#   --no-masks train without masks over spectrograms (SpecAugment)
 #   --quick    small models on 400 numbers, few updates: every stage for real, in minutes on two cores
 #   --voice    whose speech is learned: prompts, a person's number words, put together (default); or espeak, whole
 #              numbers by espeak-ng
@@ -43,10 +44,11 @@ without= copies= anew=0 new= voice=prompts samples=
 # SpecAugment, as in recipes/asr.
 masks=(--time-width 10 --bin-width 8)
 
-usage() { sed -n '2,33s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,34s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
+    --no-masks) masks=(--time-masks 0 --bin-masks 0); shift; continue ;;
     -h | --help) usage; exit 0 ;;
     --task | --target | --work | --device | --stage | --only | --d-model | --updates | --others-updates | --frames | --dtype | --jobs | --without | --copies | --anew | --new | --voice | --samples)
       [ $# -gt 1 ] || die "$1 needs a value" ;;
