@@ -15,7 +15,6 @@ spans more is noticed, by a bound on what can have been lost, and computed again
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from nartk.errors import UsageError
+from nartk.models.kernels import agree
 
 NO_VERTEX = -1  # what `dag_best_path` gives past a target's length, and of impossible targets
 
@@ -407,13 +407,8 @@ def _proved_kernels(device: torch.device) -> Recursions:
     # More than a tile wide. Sines: nobody's random numbers are used up.
     weights = torch.arange(2 * 130 * 130, device=device, dtype=torch.float64).sin().abs().view(2, 130, 130)
     words = torch.arange(2 * 5 * 130, device=device, dtype=torch.float64).cos().abs().view(2, 5, 130)
-    try:
-        found = kernels(weights.triu(1), words, words)
-        wanted = _torch_recursions(weights.triu(1), words, words)
-        if all(torch.allclose(ours, theirs) for ours, theirs in zip(found, wanted, strict=True)):
-            return kernels
-        reason = "they compute something else than torch"
-    except Exception as error:  # whatever a compiler raises: there is another way
-        reason = f"{type(error).__name__}: {error}".split("\n")[0]
-    warnings.warn(f"the Triton kernels of the DAG loss do not run here, torch does: {reason}", stacklevel=2)
-    return _torch_recursions
+    given = weights.triu(1), words, words
+    proved = agree(
+        "the Triton kernels of the DAG loss", lambda: kernels(*given), lambda: _torch_recursions(*given)
+    )
+    return kernels if proved else _torch_recursions

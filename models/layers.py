@@ -205,6 +205,12 @@ class DecoderLayer(_Layer):
             (q,) = self.cross_attention.split(self.cross_attention.q(y), 1)
             return self.cross_attention.attend(q, *source_kv, source_mask)
 
+        return self.around(x, attend, attend_source)
+
+    def around(
+        self, x: Tensor, attend: Callable[[Tensor], Tensor], attend_source: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """The layer around two functions [B,K,d_model] -> the same, which attend to target and to source."""
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
         x = _sublayer(x, attend_source, self.cross_norm, self.dropout, self.norm_first)
         return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -134,10 +134,10 @@ class PassesOnTorch(OnTorch, Contexts):
         self._source_cells = CellLists()
         config = self.model.config
 
-        def stores() -> list[_Store]:
+        def stores() -> list[CellStore]:
             width = config.decoder_heads * config.attention_features("decoder")
             empty = torch.zeros(0, 2 * width, dtype=self.dtype, device=self.device)
-            return [_Store(empty) for _ in self.model.decoder.layers]
+            return [CellStore(empty) for _ in self.model.decoder.layers]
 
         self._source_stores, self._target_stores = stores(), stores()
 
@@ -182,34 +182,35 @@ class PassesOnTorch(OnTorch, Contexts):
         for store in self._target_stores:
             store.grow(self.size)
         # A token's own cell is the last that it sees.
-        return self._decoded(tokens, positions, cells, seen, counted, counted.sum(1) - 1, source, kept)
+        attended = self._gathered(seen, counted, counted.sum(1) - 1, source, kept)
+        return self._decoded(tokens, positions, cells, attended)
 
-    def _decoded(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        cells: Tensor,
-        seen: Tensor,
-        counted: Tensor,
-        depths: Tensor,
-        source: Tensor,
-        kept: Tensor,
-    ) -> Tensor:
-        """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N].
+    def _gathered(
+        self, seen: Tensor, counted: Tensor, depths: Tensor, source: Tensor, kept: Tensor
+    ) -> GatheredCells:
+        """Attention of tokens to the cells that each sees.
 
         Args:
             seen, counted: [N,T] cells that each sees, and which of these count.
             depths: [N], place of its own cell among them.
             source, kept: [N,S] cells of the sources, and which of these count.
         """
-        decoder, mask = self.model.decoder, counted[:, None, None]
-        if decoder.relative is not None:
-            mask = decoder.relative.mask(depths[:, None], counted[:, None])
+        relative, mask = self.model.decoder.relative, counted[:, None, None]
+        if relative is not None:
+            mask = relative.mask(depths[:, None], counted[:, None])
+        return GatheredCells(seen, mask, source, kept[:, None, None])
+
+    def _decoded(self, tokens: Tensor, positions: Tensor, cells: Tensor, attended: AttendedCells) -> Tensor:
+        """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N]."""
+        decoder = self.model.decoder
         x = decoder.embedding(tokens, positions)[:, None]
         stores = zip(self._target_stores, self._source_stores, strict=True)
         for layer, (target, memory) in zip(decoder.layers, stores, strict=True):
-            source_kv = memory.gather(source, layer.cross_attention.heads)
-            x = layer(x, source_kv, kept[:, None, None], cache=_Cache(target, cells, seen, mask))
+            x = layer.around(
+                x,
+                partial(_attend, layer.self_attention, target, cells, attended),
+                partial(_attend_source, layer.cross_attention, memory, attended),
+            )
         return decoder.finish(x)[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -261,7 +262,7 @@ def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
     return _Read(read_tensors(logits, want, features), logits)
 
 
-class _Store:
+class CellStore:
     """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose capacity grows."""
 
     def __init__(self, kv: Tensor) -> None:
@@ -279,21 +280,46 @@ class _Store:
         return k, v
 
 
-@dataclass(frozen=True)
-class _Cache:
-    """Writes each token to its cell, and lets it attend to those that it sees. See layers.Cache."""
+class AttendedCells(Protocol):
+    """The cells that the tokens of a pass attend to, and how: queries [N,1,H*D] -> [N,1,d_model]."""
 
-    store: _Store
-    cells: Tensor  # [N]
+    def target(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
+        """Attends to what each token sees of the target."""
+
+    def source(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
+        """Attends to each token's source."""
+
+
+@dataclass(frozen=True)
+class GatheredCells:
+    """Implements `AttendedCells`: keys and values are gathered, padded and masked."""
+
     seen: Tensor  # [N,T]
     mask: Tensor  # [N,1,1,T] bool, or of biases [N,H,1,T]
+    sources: Tensor  # [N,S]
+    kept: Tensor  # [N,1,1,S]
 
-    def attend(self, attention: Attention, qkv: Tensor) -> Tensor:
-        features = qkv.shape[2] // 3
-        self.store.kv[self.cells] = qkv[:, 0, features:]
-        (q,) = attention.split(qkv[:, :, :features], 1)
-        k, v = self.store.gather(self.seen, attention.heads)
-        return attention.attend(q, k, v, self.mask)
+    def target(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
+        (q,) = attention.split(queries, 1)
+        return attention.attend(q, *store.gather(self.seen, attention.heads), self.mask)
+
+    def source(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
+        (q,) = attention.split(queries, 1)
+        return attention.attend(q, *store.gather(self.sources, attention.heads), self.kept)
+
+
+def _attend(
+    attention: Attention, store: CellStore, cells: Tensor, attended: AttendedCells, x: Tensor
+) -> Tensor:
+    """Writes tokens x [N,1,d_model] to their cells [N], and has them attend to what they see."""
+    qkv = attention.qkv(x)
+    features = qkv.shape[2] // 3
+    store.kv[cells] = qkv[:, 0, features:]
+    return attended.target(attention, qkv[:, :, :features], store)
+
+
+def _attend_source(attention: Attention, store: CellStore, attended: AttendedCells, x: Tensor) -> Tensor:
+    return attended.source(attention, attention.q(x), store)
 
 
 def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:

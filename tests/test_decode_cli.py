@@ -352,6 +352,7 @@ def test_stats(model: str, source: str, tmp_path: Path, capsysbinary: pytest.Cap
     latency = stats["latency_ms"]
     assert 0 < latency["p50"] <= latency["p90"] <= latency["p99"] <= 1000 * stats["seconds"]
     assert (stats["strategy"], stats["batch_size"], stats["dtype"]) == ("iad", 2, "fp32")
+    assert stats["cuda_graphs"] is None
     assert stats["signature"].startswith("strategy:iad|max_len:256|")
     assert capsysbinary.readouterr().err.count(b"\n") == 1
 

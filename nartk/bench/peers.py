@@ -110,16 +110,21 @@ class Peer:
 
 @dataclass(kw_only=True)
 class HuggingFacePeer(Peer):
-    """transformers' `generate`, eager, with its dynamic cache; of its own folders the model in them."""
+    """transformers' `generate`, of its own folders with the model in them."""
 
     package: ClassVar[str] = "transformers"
 
     lookup: int = option(0, "tokens of a prompt-lookup draft, batch 1 alone; 0: none", low=0)
     assistant: str = option("", "a small autoregressive model that drafts, batch 1 alone")
     int8: bool = option(False, "torch's dynamic int8 linear layers")
+    static: bool = option(
+        False, "a static cache, for which it compiles its steps on a GPU; else a dynamic one"
+    )
 
     def build(self) -> None:
         self.settings: dict[str, Any] = {"num_beams": self.beam}
+        if self.static:
+            self.settings["cache_implementation"] = "static"
         if self.lookup:
             self.settings["prompt_lookup_num_tokens"] = self.lookup
         if self.assistant:

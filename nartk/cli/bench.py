@@ -51,8 +51,9 @@ of one thread. A strategy that drafts with
 another model is put to each --drafter that it takes. Among the strategies, all stands for every one that
 MODEL allows, and that a --drafter allows where MODEL does not (a non-autoregressive model's own); verify
 needs --drafts. Peers, of which all stands for the usual ways to run them, are
-  hf           transformers, eager     beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic);
-                                       of a Hugging Face folder its own model
+  hf           transformers            beam=N, lookup=N (prompt lookup), assistant=MODEL, int8=1 (dynamic),
+                                       static=1 (cache; on a GPU steps are compiled); of a Hugging Face folder
+                                       its own model
   ctranslate2  CTranslate2             beam=N, int8=1 (its fastest type on a CPU), replicas=N
   fairseq      its own SequenceGenerator, fp32   beam=N
 A --peer NAME=COMMAND is a program, started once a type with {model}, {dtype} and {threads} in COMMAND filled

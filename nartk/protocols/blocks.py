@@ -3,19 +3,17 @@
 The sizes of a pass are rounded up to those of a `Shape`, so that few shapes serve all passes: the tokens that
 fill it up write to a spare cell, and nobody reads what is computed of them.
 
-Symbols: N tokens of a pass, n of them scored, C chains of tokens, T cells that a token sees at most, R
-sources, S positions of the longest, K candidates.
+Symbols: N tokens of a pass, n of them scored, T cells that a token sees at most, S positions of the longest
+source, K candidates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nartk.protocols.contexts import Cells, Marks, PendingPass
+from nartk.protocols.contexts import Cells, PendingPass
 from nartk.protocols.passes import IntArray, Pass, Want
 from nartk.protocols.reading import Reading
 
@@ -29,15 +27,12 @@ def rounded(count: int) -> int:
     return between if between >= max(count, 48) else power
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """The sizes of a step: those of a pass, rounded up, and what is read of it.
 
     Attributes:
         tokens: N.
-        chains: C, of which the last is that of the tokens that fill N up.
-        cells: T.
-        rows, positions: R and S.
+        cells, positions: T and S; 0 where kernels go through the lists, whatever their lengths.
         scored: n.
         top: K; 0: none.
         margin, given: Margins are read, and log-probabilities of given words.
@@ -45,9 +40,7 @@ class Shape:
     """
 
     tokens: int
-    chains: int
     cells: int
-    rows: int
     positions: int
     scored: int
     top: int
@@ -57,15 +50,8 @@ class Shape:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of each part of the block, as `Parts` has them."""
-        columns = len(Columns._fields) * self.tokens
-        sources = self.rows * self.positions
-        return columns, self.chains * self.cells, sources, self.rows, self.scored, self.given * self.scored
-
-    @property
-    def block(self) -> int:
-        """Numbers of the block."""
-        return sum(self.sizes)
+        """Numbers of each part of the block in front of the lists, as `Parts` has them."""
+        return len(Columns._fields) * self.tokens, self.scored, self.given * self.scored
 
 
 class Columns(NamedTuple):
@@ -74,43 +60,43 @@ class Columns(NamedTuple):
     token: Any
     position: Any
     cell: Any
-    chain: Any
-    depth: Any  # cells that it sees in front of its own
-    row: Any  # of its source
+    begin: Any  # of the cells that it sees in front of its own, among the lists
+    depth: Any  # how many they are
+    source: Any  # begin of its source's cells, among the lists
+    length: Any  # how many they are
 
 
 class Parts(NamedTuple):
     """Parts of a block, as arrays of NumPy or tensors: views of it."""
 
     columns: Columns
-    table: Any  # [C,T] cells of each chain
-    sources: Any  # [R,S] cells of each source; behind the last this again
-    lengths: Any  # [R]
     only: Any  # [n] indices of the scored tokens
     given: Any  # [n], or [0]
+    lists: Any  # [.] cells of chains of tokens and of sources, one list after another
 
 
 def parts_of(block: Any, shape: Shape) -> Parts:
-    """The parts of a block [shape.block]."""
-    ends = [0, *accumulate(shape.sizes)]
-    columns, table, sources, *rest = (block[a:b] for a, b in pairwise(ends))
-    return Parts(
-        Columns(*columns.reshape(len(Columns._fields), shape.tokens)),
-        table.reshape(shape.chains, shape.cells),
-        sources.reshape(shape.rows, shape.positions),
-        *rest,
-    )
+    """The parts of a block, which may be longer than a pass fills it."""
+    columns, only, given = shape.sizes
+    scored = columns + only
+    lists = scored + given
+    table = block[:columns].reshape(len(Columns._fields), shape.tokens)
+    return Parts(Columns(*table), block[columns:scored], block[scored:lists], block[lists:])
 
 
-def shape_of(work: Pass, waiting: PendingPass, want: Want, sources: Cells, count: int) -> Shape:
-    """The shape of a pass that reads `count` tokens and R sources, whose cells are `sources` [R,S]."""
+def shape_of(work: Pass, waiting: PendingPass, want: Want, sources: Cells, count: int, listed: bool) -> Shape:
+    """The shape of a pass that reads `count` tokens.
+
+    Args:
+        sources: [R,S], cells of its sources.
+        listed: True: kernels go through the lists.
+    """
     common = want.banned is None and want.draw is None and not want.hidden
+    cells, positions = (max(_FEWEST, rounded(each.shape[1])) for each in (waiting.table, sources))
     return Shape(
         tokens=rounded(len(work.tokens)),
-        chains=rounded(len(waiting.table) + 1),
-        cells=max(_FEWEST, rounded(waiting.table.shape[1])),
-        rows=rounded(len(sources)),
-        positions=max(_FEWEST, rounded(sources.shape[1])),
+        cells=0 if listed else cells,
+        positions=0 if listed else positions,
         scored=rounded(count),
         top=want.top if common else 0,
         margin=common and want.margin,
@@ -119,39 +105,41 @@ def shape_of(work: Pass, waiting: PendingPass, want: Want, sources: Cells, count
     )
 
 
+def numbers_of(shape: Shape, waiting: PendingPass, sources: Cells) -> int:
+    """Numbers of the block of a pass whose sources have cells [R,S]."""
+    return sum(shape.sizes) + waiting.table.size + sources.size
+
+
 def pack(
     block: IntArray,
     shape: Shape,
     work: Pass,
     waiting: PendingPass,
     want: Want,
-    sources: tuple[Cells, Marks, Cells],
+    sources: tuple[Cells, Cells, Cells],
     spare: int,
 ) -> None:
-    """Writes a pass into a block [shape.block].
+    """Writes a pass into a block [`numbers_of`].
 
     Args:
-        sources: Cells [R,S] of the sources, which of these they hold, and the source [N] of each token.
+        sources: Cells [R,S] of the sources, how many [R] each has, and the source [N] of each token.
         spare: The cell of the tokens that fill the shape up.
     """
-    cells, held, which = sources
-    tokens, rows, table = len(work.tokens), len(cells), waiting.table
-    block[:] = 0
-    parts = parts_of(block, shape)
-    given = (work.tokens, work.positions, waiting.cells, waiting.chains, waiting.depths, which)
-    for column, values in zip(parts.columns, given, strict=True):
-        column[:tokens] = values
-    parts.columns.cell[tokens:] = spare
-    parts.columns.chain[tokens:] = shape.chains - 1
-    parts.table[: len(table), : table.shape[1]] = table
-    parts.table[-1] = spare
-    parts.sources[:rows, : cells.shape[1]] = cells
-    parts.sources[:rows, cells.shape[1] :] = cells[:, -1:]
-    parts.lengths[:rows] = held.sum(1)
+    cells, lengths, which = sources
+    tokens, table = len(work.tokens), waiting.table
+    columns, only, given, lists = parts_of(block, shape)
+    block[: sum(shape.sizes)] = 0
+    begins, begin = waiting.chains * table.shape[1], table.size + which * cells.shape[1]
+    values = work.tokens, work.positions, waiting.cells, begins, waiting.depths, begin, lengths[which]
+    for column, each in zip(columns, values, strict=True):
+        column[:tokens] = each
+    columns.cell[tokens:], columns.source[tokens:] = spare, table.size  # the source's first cell is read
+    lists[: table.size] = table.ravel()
+    lists[table.size :] = cells.ravel()
     scored = np.arange(tokens) if want.only is None else want.only
-    parts.only[: len(scored)] = scored
+    only[: len(scored)] = scored
     if shape.given:
-        parts.given[: len(scored)] = want.given
+        given[: len(scored)] = want.given
 
 
 def unpack(results: IntArray, shape: Shape) -> tuple[IntArray, Reading]:

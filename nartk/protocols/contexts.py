@@ -462,9 +462,10 @@ def _check_range(values: IntArray, name: str, bound: int) -> None:
 
 def runs(values: IntArray | Cells) -> tuple[Cells, Cells]:
     """Runs of equal neighbours among values [N]: where each begins, and the run of each value."""
-    begins = np.ones(len(values), bool)
+    begins = np.empty(len(values), bool)
+    begins[:1] = True
     np.not_equal(values[1:], values[:-1], out=begins[1:])
-    return np.flatnonzero(begins), np.cumsum(begins) - 1
+    return begins.nonzero()[0], begins.cumsum() - 1
 
 
 def _ints(values: Sequence[int] | IntArray) -> list[int]:
