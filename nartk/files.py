@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeAlias
@@ -349,6 +349,28 @@ class Folder(os.PathLike[str]):
         elif name not in self._hashes:
             self._hashes[name] = sha256(self.path / name)
         return self._hashes[name]
+
+
+class DescribedFolder(Folder):
+    """A folder some of whose JSON files are not there, or say less: objects take their place.
+
+    Args:
+        objects: Their contents, by name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], objects: Mapping[str, JsonObject]) -> None:
+        super().__init__(path)
+        self._described = objects
+
+    def has(self, name: str) -> bool:
+        return name in self._described or super().has(name)
+
+    def read(self, name: str, *, most: int) -> bytes:
+        if name not in self._described:
+            return super().read(name, most=most)
+        raw = json.dumps(self._described[name]).encode()
+        self._hashes[name] = _digest([raw])
+        return raw
 
 
 class Journal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import sys
 import urllib.error
 from pathlib import Path
@@ -21,6 +22,10 @@ FOREIGN = {
     "argos": (("metadata.json", "model/model.bin", "model/config.json", "sentencepiece.model"), "Argos Tr"),
     "ctranslate2": (("model.bin", "config.json", "shared_vocabulary.json"), "a model of CTranslate2"),
     "older ctranslate2": (("model.bin", "source_vocabulary.txt", "target_vocabulary.txt"), "CTranslate2"),
+    "ctranslate2 in parts": (
+        ("model.bin.part1", "config.json", "vocabulary.txt"),
+        "in parts. Fix: join them",
+    ),
     "marian": (("opus.bpe32k-bpe32k.transformer.model1.npz.best-perplexity.npz", "decoder.yml"), "of Marian"),
     "onnx": (("encoder_model.onnx", "decoder_model.onnx"), "a model in ONNX"),
     "gguf": (("model.gguf",), "a model in GGUF"),
@@ -31,6 +36,10 @@ FOREIGN = {
         "a folder of fairseq's checkpoints. Fix: nartk-conv",
     ),
 }
+
+
+# A model.bin of version 6: a network's name and revision, no tensors and no other names of them.
+EMPTY = struct.pack("<IH16sIII", 6, 16, b"TransformerSpec\0", 7, 0, 0)
 
 
 @pytest.fixture
@@ -48,11 +57,13 @@ def test_another_librarys_folder_is_named(command: str, name: str, lines: Path, 
         path = Path("model", each)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"bos_token": "<s>"}) if each.endswith(".json") else "")
+        if each == "model.bin":
+            path.write_bytes(EMPTY)
     code, output, errors = main_of(command, capfd)
     assert (code, output) == (5, "")
     assert errors.startswith("nartk: error[E403 UnsupportedCheckpoint] model: is ")
     assert what in errors
-    assert re.search(r"\. Fix: (name |nartk-convert )", errors)
+    assert re.search(r"\. Fix: (name |nartk-convert |join them: cat )", errors)
     assert errors.count("\n") == 1
 
 
@@ -103,7 +114,7 @@ def test_an_export_for_ctranslate2_is_named(lines: Path, capfd: Any) -> None:
     code, _, errors = main_of("decode made in.txt", capfd)
     assert code == 5
     assert errors.startswith(
-        "nartk: error[E403 UnsupportedCheckpoint] made: is a model of CTranslate2. Fix: "
+        "nartk: error[E403 UnsupportedCheckpoint] made: is a model of CTranslate2 with the network"
     )
 
 

@@ -23,11 +23,11 @@ from nartk.checkpoints.generation import (
     IRRELEVANT,
     NEUTRAL,
     ending_words,
-    generation_of,
     read_generation,
     with_generation,
     write_generation,
 )
+from nartk.checkpoints.loading import generation_of
 from nartk.cli.decode import main
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, UsageError
 from nartk.files import Folder

@@ -7,14 +7,20 @@ from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
+from nartk.checkpoints.names import BINARY, CONFIG
 from nartk.errors import ModelNotFoundError, UnsupportedCheckpointError
+from nartk.files import Folder
 
 _ORIGIN = "name the model that it was made of; nartk does not read it"
 _OTHER = "name a model's folder of nartk or of Hugging Face; nartk does not read it"
 # Patterns of files that are all there, with what such a folder is, and the way in.
 _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (("metadata.json", "model/model.bin"), "a package of Argos Translate", lambda _: _ORIGIN),
-    (("model.bin", "*vocabulary*"), "a model of CTranslate2", lambda _: _ORIGIN),
+    (
+        ("model.bin.part*",),
+        "a model of CTranslate2 in parts",
+        lambda folder: f"join them: cat {folder}/model.bin.part* > {folder}/model.bin",
+    ),
     (
         ("*.npz", "*.yml"),
         "a model of Marian",
@@ -39,6 +45,14 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     ),
 )
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def is_ctranslate2(folder: Folder) -> bool:
+    """Tells whether a folder is one of CTranslate2's."""
+    if not folder.has(BINARY):
+        return False
+    config = folder.optional_json(CONFIG) or {}
+    return "format" not in config and "model_type" not in config
 
 
 def refuse_foreign(folder: Path) -> None:

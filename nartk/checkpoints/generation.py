@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
-from nartk.errors import CheckpointError, NartkError, UnknownStrategyError, UnsupportedCheckpointError
-from nartk.files import Folder, JsonObject
+from nartk.errors import CheckpointError, UnknownStrategyError, UnsupportedCheckpointError
+from nartk.files import JsonObject
 from nartk.registry import DECODERS, options_of
 
 KEY = "generation"
@@ -339,17 +339,6 @@ class _Fields:
 
 def _are_ids(words: object) -> bool:
     return isinstance(words, list) and all(type(word) is int and word >= 0 for word in words)
-
-
-def generation_of(folder: Folder) -> JsonObject:
-    """Reads the generation options that a model folder sets; none of a damaged one, which loading reports."""
-    try:
-        config = folder.json(CONFIG)
-        if "model_type" not in config:
-            return check_generation(config[KEY], str(folder))
-        return read_generation(config, folder.optional_json(GENERATION_CONFIG))
-    except (NartkError, ValueError, LookupError, TypeError):  # which loading reports
-        return {}
 
 
 def check_generation(values: object, where: str) -> JsonObject:

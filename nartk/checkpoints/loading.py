@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 from nartk.checkpoints.checkpoint import Checkpoint
-from nartk.checkpoints.foreign import refuse_foreign, refuse_hub_name
-from nartk.checkpoints.names import ADAPTER, CONFIG
+from nartk.checkpoints.foreign import is_ctranslate2, refuse_foreign, refuse_hub_name
+from nartk.checkpoints.generation import KEY, check_generation, read_generation
+from nartk.checkpoints.names import ADAPTER, CONFIG, GENERATION_CONFIG
 from nartk.checkpoints.native import read_native
-from nartk.errors import ModelNotFoundError, UsageError, named
-from nartk.files import Folder
+from nartk.errors import ModelNotFoundError, NartkError, UsageError, named
+from nartk.files import Folder, JsonObject
 
 
 def load_checkpoint(
@@ -20,7 +21,7 @@ def load_checkpoint(
     target_lang: str | None = None,
     source_prefix: str | None = None,
 ) -> Checkpoint:
-    """Reads a model folder, nartk's or Hugging Face's.
+    """Reads a model folder, nartk's, Hugging Face's or CTranslate2's.
 
     Args:
         folder: Its path, or the `Folder` itself, of which some files may have been read.
@@ -33,6 +34,12 @@ def load_checkpoint(
         UnsupportedCheckpointError: It is another library's, or holds a model that nartk cannot express.
     """
     opened = Folder.at(folder)
+    if is_ctranslate2(opened):
+        from nartk.checkpoints.ctranslate2.reading import read_ctranslate2
+
+        return read_ctranslate2(
+            opened, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+        )
     if not opened.has(CONFIG) and not opened.has(ADAPTER):
         refuse_hub_name(str(opened))
         refuse_foreign(opened.path)
@@ -64,3 +71,18 @@ def is_hugging_face(folder: Folder) -> bool:
         return folder.has(ADAPTER)
     config = folder.json(CONFIG)
     return "format" not in config and "model_type" in config
+
+
+def generation_of(folder: Folder) -> JsonObject:
+    """Reads the generation options that a model folder sets; none of a damaged one, which loading reports."""
+    try:
+        if is_ctranslate2(folder):
+            from nartk.checkpoints.ctranslate2.reading import describe
+
+            folder = describe(folder)
+        config = folder.json(CONFIG)
+        if "model_type" not in config:
+            return check_generation(config[KEY], str(folder))
+        return read_generation(config, folder.optional_json(GENERATION_CONFIG))
+    except (NartkError, ValueError, LookupError, TypeError):  # which loading reports
+        return {}

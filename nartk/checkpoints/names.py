@@ -11,6 +11,7 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"  # of Hugging Face's folders
 ADAPTER = "adapter_config.json"  # of Hugging Face's folders that hold no model
+BINARY = "model.bin"  # of CTranslate2's folders
 CARD = "card.md"
 DICTIONARY = "dict.txt"
 TARGET_DICTIONARY = "dict.target.txt"  # present only where source and target words differ

@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nartk.checkpoints.generation import generation_of, with_generation
+from nartk.checkpoints.generation import with_generation
+from nartk.checkpoints.loading import generation_of
 from nartk.checkpoints.names import CONFIG, model_folder
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError

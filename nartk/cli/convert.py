@@ -128,13 +128,15 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
+    from nartk.checkpoints.foreign import is_ctranslate2
     from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     if not os.path.exists(args.checkpoint):
         refuse_hub_name(str(args.checkpoint))
 
     if os.path.isdir(args.checkpoint):
-        if is_hugging_face(folder := Folder(args.checkpoint)):
+        folder = Folder(args.checkpoint)
+        if is_hugging_face(folder) or is_ctranslate2(folder):
             return _convert_folder(args, folder)
         if args.quantize is None and args.to is None:
             load_checkpoint(folder)  # what it is, if it is no model
@@ -176,14 +178,19 @@ def _refuse(args: argparse.Namespace, flags: Sequence[str], why: str, fix: str) 
 
 
 def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
-    """Writes a native folder, or one of int8 weights, of a folder of Hugging Face."""
+    """Writes a native folder, or one of int8 weights, of a folder of Hugging Face or of CTranslate2."""
     from nartk.checkpoints.hugging_face.reading import convert, read_hugging_face
+    from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     _refuse(args, _OF_FAIRSEQ, "which is no checkpoint of fairseq", _COMPLETE)
     if args.quantize is not None or args.to is not None:
         _require_types(args)
         _refuse(args, ("card",), "with --quantize or --to", "leave it out")
-    checkpoint = read_hugging_face(folder, allow_pickle=args.allow_pickle, **languages(args))
+    if is_hugging_face(folder):
+        checkpoint = read_hugging_face(folder, allow_pickle=args.allow_pickle, **languages(args))
+    else:
+        _refuse(args, ("allow_pickle",), "which is no folder of Hugging Face", "leave it out")
+        checkpoint = load_checkpoint(folder, **languages(args))
     for notice in checkpoint.notices:
         tell(args, notice)
     if args.quantize is not None or args.to is not None:

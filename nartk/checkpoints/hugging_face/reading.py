@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -47,9 +48,13 @@ def read_hugging_face(
         )
     name = folder.json(CONFIG).get("model_type")
     if name == _SPEECH:
-        from nartk.checkpoints.hugging_face.speech import read_speech as read
+        from nartk.checkpoints.hugging_face.speech import read_speech
+
+        read: Callable[..., Checkpoint] = read_speech
     elif name in [*FAMILIES]:  # a list: the name may be of any type
-        from nartk.checkpoints.hugging_face.text import read_text as read
+        from nartk.checkpoints.hugging_face.text import read_text
+
+        read = read_text
     else:
         raise UnsupportedCheckpointError(
             f"the model_type {name!r}",
@@ -66,7 +71,7 @@ def read_hugging_face(
 
 
 def convert(checkpoint: Checkpoint, output: Path, *, dtype: str = "fp32", card: str | None = None) -> Config:
-    """Writes what `read_hugging_face` has read as a native folder.
+    """Writes a folder of another library, which was read, as a native one.
 
     Args:
         dtype: Type of the stored weights: fp32, bf16 or fp16.
@@ -88,16 +93,18 @@ def convert(checkpoint: Checkpoint, output: Path, *, dtype: str = "fp32", card: 
             **checkpoint.beside,
         },
         files=checkpoint.files,
-        card=_card(checkpoint.folder, config, dtype) if card is None else card,
+        card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
 
 
-def _card(folder: Path, config: Config, dtype: str) -> str:
+def _card(checkpoint: Checkpoint, config: Config, dtype: str) -> str:
+    folder = checkpoint.folder
+    described = Folder(folder).optional_json(CONFIG) or {}
     own = folder / "README.md"
     text = read_file(own, most=MOST_CARD).decode("utf-8", "replace") if own.is_file() else ""
     facts = {
-        "Architecture": Folder(folder).json(CONFIG)["model_type"],
+        "Architecture": described.get("model_type", checkpoint.architecture),
         "Layers": f"{config.layers('encoder')} encoder, {config.layers('decoder')} decoder",
         "Vocabulary": f"{config.src_vocab} source, {config.tgt_vocab} target",
         "Stored as": dtype,

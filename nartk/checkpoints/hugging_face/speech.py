@@ -105,11 +105,13 @@ def read_speech(
     source_lang: str | None,
     target_lang: str | None,
     source_prefix: str | None,
-    allow_pickle: bool,
+    allow_pickle: bool = False,
+    files: Files | None = None,
 ) -> Checkpoint:
     """Reads a folder as `read_hugging_face` does.
 
     Args:
+        files: The tensors, where they are in no file of transformers'.
         source_lang: Language of the sound; None: the model's own choice, which may be to detect it.
         target_lang: Language of the outputs: the sound's, or ``en``, into which it is then translated.
         source_prefix: None: sound has none.
@@ -124,7 +126,8 @@ def read_speech(
     settings, values = read_family(folder, FAMILY, notices.append)
     text = hugging_face_processors(folder)
     values["pad"] = text.specials.pad  # which no output holds: models pad with eos
-    files = open_tensors(folder, allow_pickle=allow_pickle)
+    if files is None:
+        files = open_tensors(folder, allow_pickle=allow_pickle)
     network, tensors = _network(files, values, tied=settings["tie_word_embeddings"])
     given = config if generation_config is None else generation_config
     prompts = _in_languages(_prompts(given, config, network, str(folder)), source_lang, target_lang)

@@ -1,0 +1,1 @@
+"""Folders of CTranslate2, as its converters write them and faster-whisper's models come."""
