@@ -13,8 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
+from support import tiny
+from support.hf_folders import text_folder
 from support.scripted_passes import decode
+from support.tiny import SENTENCES
 from support.whisper_models import (
     NO_TIMESTAMPS,
     START,
@@ -25,6 +29,7 @@ from support.whisper_models import (
     save,
 )
 
+import nartk
 from nartk.architectures import architecture
 from nartk.checkpoints.ctranslate2 import whisper
 from nartk.checkpoints.ctranslate2.binary import BinaryTensors
@@ -147,10 +152,11 @@ def test_outputs_are_ctranslate2s(seed: int, tmp_path: Path) -> None:
 
 
 def changed(folder: Path, to: Path, **files: Callable[[bytes], bytes]) -> Path:
-    """A copy of a folder, some of whose files are others; names have _ for the dot."""
+    """A copy of a folder, some of whose files are others; names have _ for their last dot."""
     shutil.copytree(folder, to)
     for name, change in files.items():
-        path = to / name.replace("_", ".")
+        stem, _, ending = name.rpartition("_")
+        path = to / f"{stem}.{ending}"
         path.write_bytes(change(path.read_bytes()))
     return to
 
@@ -162,17 +168,22 @@ def refused(folder: Path) -> NartkError:
     return caught.value
 
 
-def test_a_file_that_is_cut_off_is_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    size = (pair[1] / "model.bin").stat().st_size
+@pytest.fixture(params=["pair", "marian"])
+def converted(request: pytest.FixtureRequest) -> Path:
+    found: tuple[Path, Path] = request.getfixturevalue(request.param)
+    return found[1]
+
+
+def test_a_file_that_is_cut_off_is_refused(converted: Path, tmp_path: Path) -> None:
+    size = (converted / "model.bin").stat().st_size
     for i, length in enumerate([0, 1, 3, 4, 6, 7, 20, 30, *(size * k // 12 for k in range(1, 12)), size - 1]):
-        folder = changed(pair[1], tmp_path / str(i), model_bin=lambda raw, n=length: raw[:n])
-        refused(folder)
+        refused(changed(converted, tmp_path / str(i), model_bin=lambda raw, n=length: raw[:n]))
 
 
-def test_flipped_bits_are_refused_or_change_weights_alone(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    rng, raw = random.Random(1), (pair[1] / "model.bin").read_bytes()
-    folder = changed(pair[1], tmp_path / "flipped")
-    wanted = load_checkpoint(pair[1])
+def test_flipped_bits_are_refused_or_change_weights_alone(converted: Path, tmp_path: Path) -> None:
+    rng, raw = random.Random(1), (converted / "model.bin").read_bytes()
+    folder = changed(converted, tmp_path / "flipped")
+    wanted = load_checkpoint(converted)
     for _ in range(300):
         flipped = bytearray(raw)
         # The first bytes of the file, where its names and sizes are denser than elsewhere, and others.
@@ -237,3 +248,97 @@ def test_a_native_folder_is_made_of_it(pair: tuple[Path, Path], tmp_path: Path) 
     assert native.settings == converted.settings
     for name, weight in converted.tensors.items():
         np.testing.assert_array_equal(native.tensors[name], weight)
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A random Marian as transformers has it, and as CTranslate2 does, with its sentencepiece models."""
+    folder = tmp_path_factory.mktemp("marian")
+    model = text_folder(folder / "theirs", seed=2)
+    start = model.config.decoder_start_token_id
+    with torch.no_grad():  # as in Marian's own models, whose first embedding is 0 and no word
+        model.model.shared.weight[start] = 0
+        model.final_logits_bias[0, start] = -1e4
+    model.save_pretrained(folder / "theirs")
+    converter = converters.TransformersConverter(
+        str(folder / "theirs"), copy_files=["source.spm", "target.spm"]
+    )
+    converter.convert(str(folder / "converted"))
+    return folder / "theirs", folder / "converted"
+
+
+def test_lines_of_text_are_decoded_as_by_transformers_folder(marian: tuple[Path, Path]) -> None:
+    theirs, converted = (nartk.load(each, guard=False) for each in marian)
+    lines = [*SENTENCES[:8], "", "something else 12"]
+    for strategy in ("greedy", "beam"):
+        wanted, found = (
+            [each.text for each in model.decode(lines, strategy=strategy, max_len=12, max_ratio=99.0)]
+            for model in (theirs, converted)
+        )
+        assert found == wanted
+    assert len(set(found)) > 2
+
+
+def test_lines_of_text_are_decoded_as_by_ctranslate2(marian: tuple[Path, Path]) -> None:
+    library: Any = pytest.importorskip("ctranslate2")
+    model = nartk.load(marian[1], guard=False)
+    translator = library.Translator(str(marian[1]))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(marian[1] / "source.spm"))
+    sources = [[*pieces.encode(line, out_type=str), "</s>"] for line in SENTENCES]
+    wanted = translator.translate_batch(sources, beam_size=1, max_decoding_length=12)
+    options = {"strategy": "greedy", "max_len": 12, "max_ratio": 99.0}
+    words = model.checkpoint.target_vocab
+    for found, theirs in zip(model.decode(SENTENCES, **options), wanted, strict=True):
+        told = words.to_words([each for each in found.tokens if each != words.eos])
+        assert told == theirs.hypotheses[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"config_json": lambda raw: raw.replace(b'"<unk>"', b'"<unknown>"')}, "'<unknown>'"),
+        ({"config_json": lambda raw: b'{"eos_token": null}'}, "'eos_token' is None"),
+        ({"model_bin": lambda raw: raw.replace(b"decoder/num_heads", b"decoder/num_tails")}, "num_tails"),
+        (
+            {"model_bin": lambda raw: raw.replace(b"ffn/linear_1/bias", b"ffn/linear_9/bias", 1)},
+            "linear_1/bias",
+        ),
+        ({"shared_vocabulary_json": lambda raw: json.dumps(json.loads(raw)[1:]).encode()}, "'</s>'"),
+        ({"source_spm": lambda raw: raw[:40]}, "not a sentencepiece model"),
+    ],
+)
+def test_text_models_that_lie_are_refused(
+    change: dict[str, Callable[[bytes], bytes]], says: str, marian: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert says in str(refused(changed(marian[1], tmp_path / "changed", **change)))
+
+
+def test_a_text_model_becomes_a_native_folder(marian: tuple[Path, Path], tmp_path: Path) -> None:
+    assert convert([str(marian[1]), "--output", str(tmp_path / "native"), "--quiet"]) == 0
+    native, converted = (nartk.load(each, guard=False) for each in (tmp_path / "native", marian[1]))
+    for one, other in zip(native.decode(SENTENCES), converted.decode(SENTENCES), strict=True):
+        assert one.text == other.text
+
+
+def test_without_pieces_words_stand_between_spaces(marian: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = changed(marian[1], tmp_path / "without")
+    for side in ("source", "target"):
+        (folder / f"{side}.spm").unlink()
+    checkpoint = load_checkpoint(folder)
+    assert [each.split(" for ")[0] for each in checkpoint.notices] == ["no sentencepiece model"] * 2
+    words = checkpoint.target_vocab.words[5:9]
+    assert checkpoint.output.decode(checkpoint.output.encode(" ".join(words))) == " ".join(words)
+
+
+def test_a_model_that_is_told_its_language_is_refused(tmp_path: Path) -> None:
+    tiny.random_model(tmp_path / "words", words=tiny.WORDS.split())
+    to = ["--to", "ctranslate2", "--output", str(tmp_path / "made"), "--quiet"]
+    assert convert([str(tmp_path / "words"), *to]) == 0
+    config = json.loads((tmp_path / "made" / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "made" / "config.json").write_text(json.dumps({**config, "decoder_start_token": None}))
+    assert "told the language" in str(refused(tmp_path / "made"))
+
+
+def test_languages_of_a_text_model_are_refused(marian: tuple[Path, Path]) -> None:
+    with pytest.raises(NartkError, match="whose folder knows none"):
+        load_checkpoint(marian[1], source_lang="de")

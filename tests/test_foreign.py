@@ -39,7 +39,7 @@ FOREIGN = {
 
 
 # A model.bin of version 6: a network's name and revision, no tensors and no other names of them.
-EMPTY = struct.pack("<IH16sIII", 6, 16, b"TransformerSpec\0", 7, 0, 0)
+EMPTY = struct.pack("<IH23sIII", 6, 23, b"TransformerDecoderSpec\0", 7, 0, 0)
 
 
 @pytest.fixture
@@ -107,15 +107,19 @@ def test_exports_are_read_back(lines: Path, capfd: Any) -> None:
         assert found[0].count("\n") == found[1].count("\n") == 4
 
 
-def test_an_export_for_ctranslate2_is_named(lines: Path, capfd: Any) -> None:
+def test_an_export_for_ctranslate2_is_read_back(lines: Path, capfd: Any) -> None:
     pytest.importorskip("ctranslate2")
-    tiny.random_model(Path("words"), words=tiny.WORDS.split())
-    assert convert(["words", "--to", "ctranslate2", "--output", "made", "--quiet"]) == 0
-    code, _, errors = main_of("decode made in.txt", capfd)
-    assert code == 5
-    assert errors.startswith(
-        "nartk: error[E403 UnsupportedCheckpoint] made: is a model of CTranslate2 with the network"
-    )
+    for name, words in (("words", tiny.WORDS.split()), ("pieces", None)):
+        tiny.random_model(Path(name), words=words, seed=4)
+        assert convert([name, "--to", "ctranslate2", "--output", f"{name}-ct", "--quiet"]) == 0
+        found = []
+        for folder in (name, f"{name}-ct"):
+            options = "--strategy greedy --quiet --min-len 5 --max-len 20 --max-ratio 9 --no-repeat-ngram 2"
+            code, output, errors = main_of(f"decode {folder} in.txt {options}", capfd)
+            assert code == 0, errors
+            found.append(output)
+        assert found[0].strip()
+        assert found[0] == found[1]
 
 
 def test_what_cannot_be_fetched_says_why(lines: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

@@ -19,10 +19,12 @@ from nartk import _fairseq_hook
 from nartk.adapters.ctranslate2 import to_ctranslate2
 from nartk.adapters.hf import import_transformers, to_hugging_face
 from nartk.architectures.transformer import TransformerConfig
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.errors import MissingDependencyError, UnsupportedCheckpointError
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
+from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
 WORDS = 44
@@ -291,6 +293,16 @@ def test_ctranslate2_gives_the_same_scores(shape: dict[str, Any], tmp_path: Path
         told = [*TARGETS[i, 1:].tolist(), EOS]
         wanted = [float(lprobs[i, j, word]) for j, word in enumerate(told)]
         assert scored.log_probs == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", CTRANSLATE2)
+def test_what_ctranslate2_has_is_read_back(shape: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    model = small(shape)
+    to_ctranslate2(model, VOCAB, tmp_path / "model")
+    found: Any = load_network(load_checkpoint(tmp_path / "model")).eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(found(SOURCES, TARGETS), model(SOURCES, TARGETS), atol=1e-6, rtol=0)
 
 
 def test_ctranslate2_says_the_same(tmp_path: Path) -> None:

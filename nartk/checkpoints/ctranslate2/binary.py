@@ -149,6 +149,7 @@ class BinaryTensors(Tensors):
 
     def attribute(self, name: str, default: float | None = None) -> float | None:
         """The number of a tensor without dimensions; a default where there is none."""
+        name = self.aliases.get(name, name)
         if name not in self.shapes:
             return default
         found = self[name]

@@ -11,13 +11,13 @@ from typing import Any
 
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.ctranslate2.binary import BinaryTensors
-from nartk.checkpoints.ctranslate2.vocabulary import read_vocabulary
 from nartk.checkpoints.hugging_face.speech import read_speech
 from nartk.checkpoints.hugging_face.tensors import Files
 from nartk.checkpoints.names import BINARY, CONFIG, GENERATION_CONFIG
 from nartk.checkpoints.tensors import Array, Tensors
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import DescribedFolder, Folder, JsonObject
+from nartk.processors.ctranslate2 import read_vocabulary
 
 NETWORK = "WhisperSpec"
 _MULTILINGUAL = 51_865  # words of the smallest model of several languages; those of English have one less
@@ -59,13 +59,15 @@ class _Renamed(Tensors):
         self._file = file
         self.shapes, self.types = {}, {}
         self._rows: dict[str, tuple[str, int]] = {}  # name in the file, and the first row, by name
-        for name, shape in file.shapes.items():
+        for name in (*file.shapes, *file.aliases):
+            own = file.aliases.get(name, name)
+            shape = file.shapes[own]
             if shape == ():
                 continue
             for renamed, index, parts in _transformers_names(name):
                 rows = shape[0] // parts
-                self.shapes[renamed], self.types[renamed] = (rows, *shape[1:]), file.types[name]
-                self._rows[renamed] = name, index * rows
+                self.shapes[renamed], self.types[renamed] = (rows, *shape[1:]), file.types[own]
+                self._rows[renamed] = own, index * rows
 
     def __getitem__(self, name: str) -> Array:
         own, first = self._rows[name]
@@ -103,9 +105,10 @@ def describe_whisper(folder: Folder, file: BinaryTensors) -> DescribedFolder:
         CheckpointError: A file is missing, corrupt, or another model's.
     """
     where = str(folder / BINARY)
-    for name, shape in file.shapes.items():
+    for name in (*file.shapes, *file.aliases):
         wanted = _ATTRIBUTES.get(name.rpartition("/")[2], 0)
-        if shape == () and wanted is not None and file.attribute(name) != wanted:
+        is_number = file.shapes[file.aliases.get(name, name)] == ()
+        if is_number and wanted is not None and file.attribute(name) != wanted:
             raise UnsupportedCheckpointError(
                 f"{name!r} is {file.attribute(name):g}, of a Whisper {wanted}",
                 fix="name another model",
@@ -158,7 +161,7 @@ def _settings(
     ids = {word: id for id, word in enumerate(words)}
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
-        found = file.shapes.get(name, ())
+        found = file.shapes.get(file.aliases.get(name, name), ())
         if len(found) != rank:
             raise CheckpointError(f"tensor {name!r} has shape {[*found]}, of {rank} dimensions", where=where)
         return found
@@ -191,7 +194,8 @@ def _settings(
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eos),
     }
     for side in ("encoder", "decoder"):
-        layers = {name.split("/")[1] for name in file.shapes if name.startswith(f"{side}/layer_")}
+        names = (*file.shapes, *file.aliases)
+        layers = {name.split("/")[1] for name in names if name.startswith(f"{side}/layer_")}
         heads = file.attribute(f"{side}/num_heads", 0.0)
         config |= {
             f"{side}_layers": len(layers - {"layer_norm"}),

@@ -1,0 +1,74 @@
+"""Text of CTranslate2's models: words of its vocabularies, and pieces of a sentencepiece model beside them.
+
+Settings in ``config.json``: ``vocabulary`` names a file without its ending, ``sentencepiece`` another, if
+there is one; ``added`` are words behind the vocabulary's, ``before`` and ``after`` ids around a source.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+
+from nartk.errors import CheckpointError
+from nartk.files import Folder, JsonObject
+from nartk.processors import named_file, register_processor
+from nartk.processors.text import SentencePieceTokenizer, TextInput, Tokenizer, WhitespaceTokenizer
+from nartk.vocab import SpecialIds, Vocab
+
+NAME = "ctranslate2"
+
+_MOST = 50_000_000  # bytes
+
+
+def read_vocabulary(folder: Folder, name: str) -> list[str]:
+    """The words of ``NAME.json`` or ``NAME.txt`` of a folder.
+
+    Raises:
+        CheckpointError: There is neither, or it is damaged.
+    """
+    if folder.has(f"{name}.json"):
+        path, raw = f"{name}.json", folder.read(f"{name}.json", most=_MOST)
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError("not JSON", where=str(folder / path)) from error
+        if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+            raise CheckpointError("not a list of words", where=str(folder / path))
+        return found
+    path = f"{name}.txt"
+    if not folder.has(path):
+        raise CheckpointError(f"has neither {name}.json nor {path}", where=str(folder))
+    try:
+        text = folder.read(path, most=_MOST).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError("not UTF-8", where=str(folder / path)) from error
+    return text.removesuffix("\n").split("\n")
+
+
+@register_processor("input", NAME)
+def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> TextInput:
+    tokenizer = load_output(folder, settings, specials)
+    for key in ("before", "after"):
+        ids = settings.get(key)
+        if not isinstance(ids, list) or not all(
+            type(id) is int and 0 <= id < len(tokenizer.vocab) for id in ids
+        ):
+            raise CheckpointError(f"{key!r} is {ids!r}, not ids of words", where=str(folder))
+    return TextInput(tokenizer, settings["before"], settings["after"])
+
+
+@register_processor("output", NAME)
+def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Tokenizer:
+    name = settings.get("vocabulary")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise CheckpointError(f"'vocabulary' is {name!r}, not the name of a file", where=str(folder))
+    added = settings.get("added", [])
+    if not isinstance(added, list) or not all(isinstance(word, str) for word in added):
+        raise CheckpointError(f"'added' is {added!r}, not words", where=str(folder))
+    words = [*read_vocabulary(folder, name), *added]
+    if max(astuple(specials)) >= len(words):
+        raise CheckpointError(f"{len(words)} words, with special ids {specials}", where=str(folder))
+    vocab = Vocab((*words,), *astuple(specials))
+    if "sentencepiece" in settings:
+        return SentencePieceTokenizer(named_file(folder, settings, "sentencepiece"), vocab)
+    return WhitespaceTokenizer(vocab)
