@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nartk.adapters.names import position_table, renamed, require_one_width
 from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.ctranslate2.text import GATED, NAMES
 from nartk.errors import requiring
 from nartk.models.transformer import Transformer
 from nartk.processors.text import SentencePieceTokenizer
@@ -21,24 +22,8 @@ from nartk.vocab import Vocab
 
 # CTranslate2's names of types.
 TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-# CTranslate2's places of weights; and where the feed-forward network is gated.
-_NAMES = {
-    "embedding.words": "embeddings",
-    "embedding.norm": "layernorm_embedding",
-    "norm": "layer_norm",
-    "relative": "relative",
-    "self_attention.qkv": "layer.{i}.self_attention.linear.0",
-    "self_attention.out": "layer.{i}.self_attention.linear.1",
-    "self_norm": "layer.{i}.self_attention.layer_norm",
-    "cross_attention.q": "layer.{i}.attention.linear.0",
-    "cross_attention.kv": "layer.{i}.attention.linear.1",
-    "cross_attention.out": "layer.{i}.attention.linear.2",
-    "cross_norm": "layer.{i}.attention.layer_norm",
-    "ffn.up": "layer.{i}.ffn.linear_0",
-    "ffn.down": "layer.{i}.ffn.linear_1",
-    "ffn_norm": "layer.{i}.ffn.layer_norm",
-}
-_GATED = {"ffn.gate": "layer.{i}.ffn.linear_0", "ffn.up": "layer.{i}.ffn.linear_0_noact"}
+# Layers and projections are lists in its specifications.
+_LISTED = {"layer_{i}": "layer.{i}", "attention.linear_": "attention.linear."}
 _OF_NORMS = {"weight": "gamma", "bias": "beta"}
 
 
@@ -146,7 +131,7 @@ def _spec(model: Transformer, specs: Any) -> Any:
         )
     )
     spec = specs.TransformerSpec(encoder, decoder)
-    weights = renamed(model, {**_NAMES, **_GATED} if config.gated_ffn else _NAMES)
+    weights = renamed(model, _attributes({**NAMES, **GATED} if config.gated_ffn else NAMES))
     weights |= {f"decoder.projection.{name}": each for name, each in model.output.state_dict().items()}
     for side, longest in (("encoder", config.max_source_len), ("decoder", config.max_target_len)):
         ours, to = getattr(model, side), getattr(spec, side)
@@ -173,6 +158,17 @@ def _spec(model: Transformer, specs: Any) -> Any:
         decoder.scale_outputs = config.d_model**-0.5
     spec.config.layer_norm_epsilon = config.norm_eps
     return spec
+
+
+def _attributes(names: Mapping[str, str]) -> dict[str, str]:
+    """Paths of attributes in the specification, by nartk's names of layers."""
+    found = {**names, "relative": "relative"}  # of which each layer there has a copy
+    del found["embedding.positions"]  # which are set apart
+    for name, path in found.items():
+        for old, new in _LISTED.items():
+            path = path.replace(old, new)
+        found[name] = path
+    return found
 
 
 def _own(tensor: Tensor) -> Tensor:

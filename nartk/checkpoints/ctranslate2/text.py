@@ -27,9 +27,9 @@ from nartk.processors.ctranslate2 import NAME, read_vocabulary
 
 NETWORK = "TransformerSpec"
 _SIDES = {"source": "encoder", "target": "decoder"}
-# Names of sentencepiece models, of one side before those of both.
 _START = "<pad>"  # as in transformers' folders of Marian, which CTranslate2's lack
-_NEGATIVE_LOGIT = -1e4  # the logit of a word that no output holds: fp16 has it, too
+_NEGATIVE_LOGIT = -1e4  # of a word that no output holds: fp16 has it, too
+# Names of sentencepiece models, of one side before those of both.
 _PIECES = ("{}.spm", "sentencepiece.model", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 _ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu")
 _LONGEST, _COMPUTED = 100_000, 2048  # tokens, where positions have no table, and where it is computed
