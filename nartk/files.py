@@ -322,20 +322,20 @@ class Folder(os.PathLike[str]):
         return self.path / name
 
     def has(self, name: str) -> bool:
-        return os.path.isfile(self.path / name)
+        return os.path.isfile(self / name)
 
     def read(self, name: str, *, most: int) -> bytes:
         """The bytes of a file; raises CheckpointError if it cannot be read, or is larger than `most`."""
         raw = self._unread.pop(name, None)
         if raw is None or len(raw) > most:
-            raw = read_file(self.path / name, most=most)
+            raw = read_file(self / name, most=most)
             self._hashes[name] = _digest([raw])
         return raw
 
     def json(self, name: str, *, most: int = MOST_JSON) -> JsonObject:
         """The object in a JSON file, which is not to be changed; raises CheckpointError as `read`."""
         if name not in self._objects:
-            self._objects[name] = parse_json(self.read(name, most=most), self.path / name)
+            self._objects[name] = parse_json(self.read(name, most=most), self / name)
         return self._objects[name]
 
     def optional_json(self, name: str) -> JsonObject | None:
@@ -347,8 +347,24 @@ class Folder(os.PathLike[str]):
         if name not in self._hashes and name.endswith(".json"):
             self._unread[name] = self.read(name, most=_MOST_KEPT)
         elif name not in self._hashes:
-            self._hashes[name] = sha256(self.path / name)
+            self._hashes[name] = sha256(self / name)
         return self._hashes[name]
+
+
+class PackageFolder(Folder):
+    """A folder whose files may lie in one inside of it.
+
+    Args:
+        inner: Name of that one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], inner: str) -> None:
+        super().__init__(path)
+        self.inner = self.path / inner
+
+    def __truediv__(self, name: str) -> Path:
+        found = self.inner / name
+        return found if found.is_file() else self.path / name
 
 
 class DescribedFolder(Folder):

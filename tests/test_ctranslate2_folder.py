@@ -342,3 +342,18 @@ def test_a_model_that_is_told_its_language_is_refused(tmp_path: Path) -> None:
 def test_languages_of_a_text_model_are_refused(marian: tuple[Path, Path]) -> None:
     with pytest.raises(NartkError, match="whose folder knows none"):
         load_checkpoint(marian[1], source_lang="de")
+
+
+def test_a_package_of_argos_translate_is_the_model_in_it(marian: tuple[Path, Path], tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    inner = changed(marian[1], package / "model")
+    for side in ("source", "target"):
+        (inner / f"{side}.spm").rename(package / "sentencepiece.model")
+    (package / "metadata.json").write_text('{"from_code": "en", "to_code": "es", "target_prefix": ""}')
+    packed, plain = (nartk.load(each, guard=False) for each in (package, marian[1]))
+    for one, other in zip(packed.decode(SENTENCES), plain.decode(SENTENCES), strict=True):
+        assert one.text == other.text
+    assert convert([str(package), "--output", str(tmp_path / "native"), "--quiet"]) == 0
+    assert load_checkpoint(tmp_path / "native").notices == ()
+    (package / "metadata.json").write_text('{"target_prefix": "__es__"}')
+    assert "'target_prefix' is '__es__'" in str(refused(package))

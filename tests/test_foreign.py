@@ -19,7 +19,7 @@ from nartk.cli.convert import main as convert
 
 HUB = "Helsinki-NLP/opus-mt-en-de"
 FOREIGN = {
-    "argos": (("metadata.json", "model/model.bin", "model/config.json", "sentencepiece.model"), "Argos Tr"),
+    "argos": (("metadata.json", "model/model.bin", "model/config.json"), "a model of CTranslate2 with"),
     "ctranslate2": (("model.bin", "config.json", "shared_vocabulary.json"), "a model of CTranslate2"),
     "older ctranslate2": (("model.bin", "source_vocabulary.txt", "target_vocabulary.txt"), "CTranslate2"),
     "ctranslate2 in parts": (
@@ -57,7 +57,7 @@ def test_another_librarys_folder_is_named(command: str, name: str, lines: Path, 
         path = Path("model", each)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"bos_token": "<s>"}) if each.endswith(".json") else "")
-        if each == "model.bin":
+        if path.name == "model.bin":
             path.write_bytes(EMPTY)
     code, output, errors = main_of(command, capfd)
     assert (code, output) == (5, "")

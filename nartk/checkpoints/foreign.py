@@ -15,7 +15,6 @@ _ORIGIN = "name the model that it was made of; nartk does not read it"
 _OTHER = "name a model's folder of nartk or of Hugging Face; nartk does not read it"
 # Patterns of files that are all there, with what such a folder is, and the way in.
 _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
-    (("metadata.json", "model/model.bin"), "a package of Argos Translate", lambda _: _ORIGIN),
     (
         ("model.bin.part*",),
         "a model of CTranslate2 in parts",
@@ -44,6 +43,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
         lambda folder: f"nartk-convert {min(folder.glob('*.pt'))} --output DIR, if they are fairseq's",
     ),
 )
+ARGOS = "model"  # the folder inside of a package
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -55,11 +55,14 @@ def is_ctranslate2(folder: Folder) -> bool:
     return "format" not in config and "model_type" not in config
 
 
+def is_argos(folder: Folder) -> bool:
+    """Tells whether a folder is a package of Argos Translate, with a model of CTranslate2 inside of it."""
+    return folder.has("metadata.json") and folder.has(f"{ARGOS}/{BINARY}")
+
+
 def refuse_foreign(folder: Path) -> None:
     """Raises UnsupportedCheckpointError where a folder is known as another library's."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if (folder / "model/model.bin").is_file():
-        names.add("model/model.bin")
     for patterns, what, remedy in _KNOWN:
         if all(any(fnmatch(name, pattern) for name in names) for pattern in patterns):
             raise UnsupportedCheckpointError(f"is {what}", fix=remedy(folder), where=str(folder))

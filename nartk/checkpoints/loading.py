@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 
 from nartk.checkpoints.checkpoint import Checkpoint
-from nartk.checkpoints.foreign import is_ctranslate2, refuse_foreign, refuse_hub_name
+from nartk.checkpoints.foreign import (
+    ARGOS,
+    is_argos,
+    is_ctranslate2,
+    refuse_foreign,
+    refuse_hub_name,
+)
 from nartk.checkpoints.generation import KEY, check_generation, read_generation
 from nartk.checkpoints.names import ADAPTER, CONFIG, GENERATION_CONFIG
 from nartk.checkpoints.native import read_native
 from nartk.errors import ModelNotFoundError, NartkError, UsageError, named
-from nartk.files import Folder, JsonObject
+from nartk.files import Folder, JsonObject, PackageFolder
 
 
 def load_checkpoint(
@@ -34,6 +40,8 @@ def load_checkpoint(
         UnsupportedCheckpointError: It is another library's, or holds a model that nartk cannot express.
     """
     opened = Folder.at(folder)
+    if is_argos(opened):
+        opened = PackageFolder(opened.path, ARGOS)
     if is_ctranslate2(opened):
         from nartk.checkpoints.ctranslate2.reading import read_ctranslate2
 

@@ -26,6 +26,7 @@ from nartk.files import Folder, JsonObject
 from nartk.processors.ctranslate2 import NAME, read_vocabulary
 
 NETWORK = "TransformerSpec"
+_PACKAGE = "metadata.json"  # of packages of Argos Translate
 _SIDES = {"source": "encoder", "target": "decoder"}
 _START = "<pad>"  # as in transformers' folders of Marian, which CTranslate2's lack
 _NEGATIVE_LOGIT = -1e4  # of a word that no output holds: fp16 has it, too
@@ -79,6 +80,13 @@ def read_text(
                 f"{named(name, value)} for a model of CTranslate2, whose folder knows none",
                 fix="leave it out, and write what stands in front of a line into the line",
             )
+    prefix = (folder.optional_json(_PACKAGE) or {}).get("target_prefix")
+    if prefix:
+        raise UnsupportedCheckpointError(
+            f"'target_prefix' is {prefix!r}: outputs are told their language by their first word",
+            fix="name the model that it was made of",
+            where=str(folder / _PACKAGE),
+        )
     own, where = folder.optional_json(CONFIG) or {}, str(folder / BINARY)
     names = {side: _vocabulary(folder, side) for side in _SIDES}
     words = {side: read_vocabulary(folder, name) for side, name in names.items()}
