@@ -44,12 +44,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = quick.chosen(items)
     if config.getoption("--device") != "cpu":  # the others have run on the CPU, and would tell nothing new
         items[:] = [item for item in items if "device" in item.fixturenames or "cuda" in item.keywords]
-    wants_slow = "slow" in (config.getoption("-m") or "")
+    wanted = config.getoption("-m") or ""
     for item in items:
         if "cuda" in item.keywords and config.getoption("--device") != "cuda":
             item.add_marker(pytest.mark.skip(reason="needs a GPU: run with --device cuda"))
-        if "slow" in item.keywords and not wants_slow:
+        if "slow" in item.keywords and "slow" not in wanted:
             item.add_marker(pytest.mark.skip(reason="long sweep: run with -m slow"))
+        if "published" in item.keywords and "published" not in wanted:
+            item.add_marker(pytest.mark.skip(reason="published weights: run scripts/test --published"))
 
 
 @pytest.hookimpl(wrapper=True)
