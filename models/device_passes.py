@@ -83,13 +83,13 @@ class DevicePasses(PassesOnTorch):
         self._spare = -1
 
     @property
-    def graphs(self) -> dict[str, int] | None:
+    def captured(self) -> dict[str, int] | None:
         """Number of CUDA graphs that are held, and bytes that they share; None: none is captured."""
         if not self.cuda_graphs:
             return None
         segments = torch.cuda.memory_snapshot() if self._pool is not None else []
         held = (each["total_size"] for each in segments if each["segment_pool_id"] == self._pool)
-        return {"captured": len(self._captured), "bytes": sum(held)}
+        return {"graphs": len(self._captured), "bytes": sum(held)}
 
     @cached_property
     def _kernel(self) -> Callable[[Columns, Tensor], AttendedCells] | None:

@@ -45,6 +45,9 @@ def test_numbers_are_translated(dtype: str, tmp_path: Path) -> None:
         found = [each.text for each in nartk.load("st-digits", dtype=dtype).decode(sounds, strategy)]
         assert error_rate(wanted, found).score < 3, strategy  # 0.7 of all 500
     assert error_rate(wanted, found[1:] + found[:1]).score > 50
+    options = ["--stats", str(tmp_path / "stats.json"), "--output", str(tmp_path / "out.txt")]
+    assert main(["st-digits", sounds[0], "--dtype", dtype, "--quiet", *options]) == 0
+    assert json.loads((tmp_path / "stats.json").read_text())["cuda_graphs"] is None
 
 
 _FRENCH = """

@@ -262,7 +262,7 @@ class Job:
             "max_tokens": args.max_tokens,
             "drafts": args.drafts,
             "device": args.device,
-            "cuda_graphs": getattr(self.model.passes, "graphs", None),
+            "cuda_graphs": getattr(self.model.passes, "captured", None),
             "dtype": self.model.dtype,
             "threads": self.model.threads,
             "replicas": self.model.replicas,
