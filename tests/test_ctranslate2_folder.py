@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from support import tiny
+from support import hugging_face_text, tiny
+from support.hf_folders import random_model as random_text_model
 from support.hf_folders import text_folder
 from support.scripted_passes import decode
 from support.tiny import SENTENCES
@@ -336,12 +337,39 @@ def test_a_model_that_is_told_its_language_is_refused(tmp_path: Path) -> None:
     assert convert([str(tmp_path / "words"), *to]) == 0
     config = json.loads((tmp_path / "made" / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "made" / "config.json").write_text(json.dumps({**config, "decoder_start_token": None}))
-    assert "told the language" in str(refused(tmp_path / "made"))
+    assert "no start token" in str(refused(tmp_path / "made"))
 
 
-def test_languages_of_a_text_model_are_refused(marian: tuple[Path, Path]) -> None:
-    with pytest.raises(NartkError, match="whose folder knows none"):
+def test_what_a_model_of_two_languages_does_not_know(marian: tuple[Path, Path]) -> None:
+    with pytest.raises(NartkError, match="which this model does not know"):
         load_checkpoint(marian[1], source_lang="de")
+    with pytest.raises(NartkError, match="whose folder knows none"):
+        load_checkpoint(marian[1], source_prefix="translate: ")
+
+
+@pytest.mark.parametrize(("family", "given"), [("nllb", ("deu_Latn", "fra_Latn")), ("m2m_100", ("de", "fr"))])
+def test_models_of_many_languages_are_told_two(family: str, given: tuple[str, str], tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    getattr(hugging_face_text, family)(theirs)
+    words = json.loads((theirs / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    sizes = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2}
+    sizes |= {"vocab_size": words, "d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    ids["scale_embedding"] = False
+    random_text_model("m2m_100", {**sizes, **ids}, 4).save_pretrained(theirs)
+    converter = converters.TransformersConverter(str(theirs), copy_files=["sentencepiece.bpe.model"])
+    converter.convert(str(tmp_path / "converted"))
+    source, target = given
+    outputs = []
+    for folder in (theirs, tmp_path / "converted"):
+        model = nartk.load(folder, guard=False, source_lang=source, target_lang=target)
+        options = {"strategy": "greedy", "min_len": 5, "max_len": 12, "max_ratio": 99.0}
+        outputs.append([(each.text, *each.tokens) for each in model.decode(SENTENCES, **options)])
+    assert outputs[0] == outputs[1]
+    assert len(set(outputs[0])) > 2
+    with pytest.raises(NartkError, match="is missing, of a model of"):
+        load_checkpoint(tmp_path / "converted", source_lang=source)
 
 
 def test_a_package_of_argos_translate_is_the_model_in_it(marian: tuple[Path, Path], tmp_path: Path) -> None:

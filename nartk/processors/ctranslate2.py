@@ -1,13 +1,16 @@
 """Text of CTranslate2's models: words of its vocabularies, and pieces of a sentencepiece model beside them.
 
 Settings in ``config.json``: ``vocabulary`` names a file without its ending, ``sentencepiece`` another, if
-there is one; ``added`` are words behind the vocabulary's, ``before`` and ``after`` ids around a source.
+there is one; ``added`` are words behind the vocabulary's, ``before`` and ``after`` ids around a source, and
+``languages`` ids that name one, which no text has.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Sequence
 from dataclasses import astuple
+from pathlib import Path
 
 from nartk.errors import CheckpointError
 from nartk.files import Folder, JsonObject
@@ -45,6 +48,21 @@ def read_vocabulary(folder: Folder, name: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
+class LanguagePieces(SentencePieceTokenizer):
+    """Pieces of text behind a word that names its language.
+
+    Args:
+        languages: Ids of such words.
+    """
+
+    def __init__(self, model: Path, vocab: Vocab, languages: Collection[int]) -> None:
+        super().__init__(model, vocab)
+        self.languages = frozenset(languages)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return super().decode([id for id in ids if id not in self.languages])
+
+
 @register_processor("input", NAME)
 def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> TextInput:
     tokenizer = load_output(folder, settings, specials)
@@ -69,6 +87,9 @@ def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> T
     if max(astuple(specials)) >= len(words):
         raise CheckpointError(f"{len(words)} words, with special ids {specials}", where=str(folder))
     vocab = Vocab((*words,), *astuple(specials))
+    languages = settings.get("languages", [])
+    if not isinstance(languages, list) or not all(type(id) is int for id in languages):
+        raise CheckpointError(f"'languages' is {languages!r}, not ids of words", where=str(folder))
     if "sentencepiece" in settings:
-        return SentencePieceTokenizer(named_file(folder, settings, "sentencepiece"), vocab)
+        return LanguagePieces(named_file(folder, settings, "sentencepiece"), vocab, languages)
     return WhitespaceTokenizer(vocab)

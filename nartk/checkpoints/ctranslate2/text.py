@@ -6,6 +6,7 @@ model.bin, if there is one, and else at spaces.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _START = "<pad>"  # as in transformers' folders of Marian, which CTranslate2's l
 _NEGATIVE_LOGIT = -1e4  # of a word that no output holds: fp16 has it, too
 # Names of sentencepiece models, of one side before those of both.
 _PIECES = ("{}.spm", "sentencepiece.model", "sentencepiece.bpe.model", "spiece.model", "spm.model")
+# Words that name a language: NLLB's, M2M-100's, mBART's; a model that is told languages has many.
+_LANGUAGE, _MANY = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}|__([a-z]{2,3})__|[a-z]{2}_[A-Z]{2}"), 3
 _ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu")
 _LONGEST, _COMPUTED = 100_000, 2048  # tokens, where positions have no table, and where it is computed
 # CTranslate2's names of layers, by nartk's; and where the feed-forward network is gated.
@@ -73,13 +76,11 @@ def read_text(
         CheckpointError: A file is missing, corrupt or another model's.
         UsageError: A language or a prefix is given, of which the folder knows nothing.
     """
-    languages = {"source_lang": source_lang, "target_lang": target_lang, "source_prefix": source_prefix}
-    for name, value in languages.items():
-        if value is not None:
-            raise UsageError(
-                f"{named(name, value)} for a model of CTranslate2, whose folder knows none",
-                fix="leave it out, and write what stands in front of a line into the line",
-            )
+    if source_prefix is not None:
+        raise UsageError(
+            f"{named('source_prefix', source_prefix)} for a model of CTranslate2, whose folder knows none",
+            fix="write it in front of the lines",
+        )
     prefix = (folder.optional_json(_PACKAGE) or {}).get("target_prefix")
     if prefix:
         raise UnsupportedCheckpointError(
@@ -95,6 +96,8 @@ def read_text(
         words = {side: [*each, _START] for side, each in words.items()}
         own = {**own, "decoder_start_token": _START}
     specials, start = _special_ids(own, words, str(folder / CONFIG))
+    languages = _languages(words["target"])
+    source, target = _chosen(languages, source_lang, target_lang)
     sizes = {"pad": specials["pad"], "src_vocab": len(words["source"]), "tgt_vocab": len(words["target"])}
     network, tensors = _network(file, {**_values(file, own, where), **sizes}, where, from_zero=from_zero)
     settings: dict[str, JsonObject] = {}
@@ -102,6 +105,7 @@ def read_text(
     notices = []
     for side, name in names.items():
         settings[side] = {"name": NAME, "vocabulary": name, "added": [_START] * from_zero}
+        settings[side]["languages"] = sorted(languages.values())
         pieces = next((each for each in (name.format(side) for name in _PIECES) if folder.has(each)), None)
         if pieces is None:
             notices.append(f"no sentencepiece model for the {side}: its words are what stands between spaces")
@@ -116,9 +120,9 @@ def read_text(
             "model": asdict(network),
             "special_ids": specials,
             "start_token": start,
-            "input": {**settings["source"], **_around(own, specials, words["source"])},
+            "input": {**settings["source"], **_around(own, specials, words["source"], source)},
             "output": settings["target"],
-            KEY: {},
+            KEY: {} if target is None else {"forced_bos": target},
         },
         tensors,
         files,
@@ -145,7 +149,7 @@ def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tu
         value = own.get(name, tokens[name])
         if value is None and name == "decoder_start_token":
             raise UnsupportedCheckpointError(
-                "the model has no start token: it is told the language of its outputs by the first word",
+                "the model has no start token: its outputs begin with the word of a language, as mBART's do",
                 fix="name the model that it was made of",
                 where=where,
             )
@@ -178,15 +182,44 @@ def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tu
     return found, target.index(start)
 
 
-def _around(own: JsonObject, specials: JsonObject, words: list[str]) -> JsonObject:
-    """The ids around a source.
+def _languages(words: list[str]) -> dict[str, int]:
+    """The ids of words that name languages, as NLLB, M2M-100 and mBART have them; none of other models."""
+    matches = ((_LANGUAGE.fullmatch(word), id) for id, word in enumerate(words))
+    found = {match[1] or match[0]: id for match, id in matches if match}
+    return found if len(found) >= _MANY else {}
+
+
+def _chosen(
+    languages: dict[str, int], source: str | None, target: str | None
+) -> tuple[int | None, int | None]:
+    """The ids of the words that name the languages of lines and outputs."""
+    chosen = []
+    for name, value in (("source_lang", source), ("target_lang", target)):
+        known = ", ".join(sorted(languages)[:8]) + ", ..."
+        if value is None and languages:
+            raise UsageError(
+                f"{named(name)} is missing, of a model of {len(languages)} languages",
+                fix=f"give one of {known}",
+            )
+        if value is not None and value not in languages:
+            raise UsageError(
+                f"{named(name)} is {value!r}, which this model does not know",
+                fix=f"choose from {known}" if languages else "leave it out",
+            )
+        chosen.append(None if value is None else languages[value])
+    return chosen[0], chosen[1]
+
+
+def _around(own: JsonObject, specials: JsonObject, words: list[str], language: int | None) -> JsonObject:
+    """The ids around a source, of which a language's comes first.
 
     Sources end with eos, as CTranslate2's callers write it where the model does not add it, except
     OpenNMT's, whose padding is ``<blank>``.
     """
     ends = own.get("add_source_eos") is True or "<blank>" not in words
     return {
-        "before": [specials["bos"]] if own.get("add_source_bos") is True else [],
+        "before": [specials["bos"]] * (own.get("add_source_bos") is True)
+        + [language] * (language is not None),
         "after": [specials["eos"]] if ends else [],
     }
 
