@@ -67,22 +67,34 @@ def test_another_librarys_folder_is_named(command: str, name: str, lines: Path, 
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", [HUB, "texts/in.txt", "checkpoints/last"])
+@pytest.mark.parametrize("name", [HUB, f"{HUB}@v1", "checkpoints/last"])
 @pytest.mark.parametrize(
     "command", ["decode {} in.txt", "convert {} --output made", "verify {} in.txt", "decode {}"]
 )
-def test_a_name_on_a_hub_or_of_a_file_that_is_missing(
-    command: str, name: str, lines: Path, capfd: Any
+def test_a_name_on_a_hub_that_cannot_be_reached(
+    command: str, name: str, lines: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "cache")
     code, output, errors = main_of(command.format(name), capfd)
     assert (code, output) == (2, "")
-    assert errors == (
-        f"nartk: error[E401 ModelNotFound] {name!r} is no file and no folder; nartk downloads nothing, and "
-        "reads models of Hugging Face from folders. "
-        f"Fix: check the name, or name the folder that `hf download {name}` prints.\n"
+    assert errors.startswith(
+        f"nartk: error[E401 ModelNotFound] {name!r} is no file and no folder, and did not"
     )
+    assert errors.endswith(
+        f"). Fix: check the name, or name the folder that `hf download {name.partition('@')[0]}` prints.\n"
+    )
+    assert errors.count("\n") == 1
     with pytest.raises(nartk.ModelNotFoundError, match="hf download"):
         nartk.load(HUB)
+
+
+@pytest.mark.parametrize("command", ["decode texts/in.txt", "verify texts/in.txt in.txt"])
+def test_a_missing_file_is_no_name_of_the_hub(command: str, lines: Path, capfd: Any) -> None:
+    code, _, errors = main_of(command, capfd)
+    assert code == 2
+    assert "Hub" not in errors
 
 
 def test_exports_are_read_back(lines: Path, capfd: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
 from nartk.checkpoints.names import BINARY, CONFIG
-from nartk.errors import ModelNotFoundError, UnsupportedCheckpointError
+from nartk.errors import UnsupportedCheckpointError
 from nartk.files import Folder
 
 _ORIGIN = "name the model that it was made of; nartk does not read it"
@@ -44,7 +43,6 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     ),
 )
 ARGOS = "model"  # the folder inside of a package
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def is_ctranslate2(folder: Folder) -> bool:
@@ -66,13 +64,3 @@ def refuse_foreign(folder: Path) -> None:
     for patterns, what, remedy in _KNOWN:
         if all(any(fnmatch(name, pattern) for name in names) for pattern in patterns):
             raise UnsupportedCheckpointError(f"is {what}", fix=remedy(folder), where=str(folder))
-
-
-def refuse_hub_name(name: str) -> None:
-    """Raises ModelNotFoundError where a missing file or folder may be the name of a model on a hub."""
-    if _HUB_NAME.fullmatch(name) and not Path(name).parent.exists():
-        raise ModelNotFoundError(
-            f"{name!r} is no file and no folder; nartk downloads nothing, and reads models of Hugging Face "
-            "from folders",
-            fix=f"check the name, or name the folder that `hf download {name}` prints",
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.foreign import (
@@ -10,10 +11,10 @@ from nartk.checkpoints.foreign import (
     is_argos,
     is_ctranslate2,
     refuse_foreign,
-    refuse_hub_name,
 )
 from nartk.checkpoints.generation import KEY, check_generation, read_generation
-from nartk.checkpoints.names import ADAPTER, CONFIG, GENERATION_CONFIG
+from nartk.checkpoints.hub import hub_folder, is_hub_name
+from nartk.checkpoints.names import ADAPTER, CONFIG, GENERATION_CONFIG, model_folder
 from nartk.checkpoints.native import read_native
 from nartk.errors import ModelNotFoundError, NartkError, UsageError, named
 from nartk.files import Folder, JsonObject, PackageFolder
@@ -49,7 +50,6 @@ def load_checkpoint(
             opened, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
         )
     if not opened.has(CONFIG) and not opened.has(ADAPTER):
-        refuse_hub_name(str(opened))
         refuse_foreign(opened.path)
         raise ModelNotFoundError(
             f"no model at {str(opened)!r}",
@@ -71,6 +71,17 @@ def load_checkpoint(
     if "format" not in opened.json(CONFIG):
         refuse_foreign(opened.path)
     return read_native(opened, check=check)
+
+
+def located(name: str | os.PathLike[str]) -> Path:
+    """The folder of a model: of a shipped one, of one of the hub, which may be downloaded, or a path itself.
+
+    Raises:
+        ModelNotFoundError: There is no such model.
+    """
+    if isinstance(name, str) and is_hub_name(name):
+        return hub_folder(name)
+    return model_folder(name)
 
 
 def is_hugging_face(folder: Folder) -> bool:

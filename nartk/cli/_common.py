@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from nartk import engine
+from nartk.checkpoints.hub import hub_folder, is_hub_name
 from nartk.errors import (
     EXIT_OUTPUT,
     EXIT_SIGINT,
@@ -164,6 +165,8 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
         try:
             try:
                 with naming_flags(), _signals_unwind(), requiring_torch("this command"):
+                    if args and is_hub_name(args[0]):  # the model, which its own settings depend on
+                        args[0] = str(hub_folder(args[0]))
                     code = work(args)
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_USAGE

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import nartk.data
-from nartk.checkpoints.foreign import refuse_hub_name
 from nartk.cli._common import Parser
 from nartk.cli._files import form_of, require_readable
 from nartk.cli._output import tell
@@ -41,7 +40,8 @@ def add_input(parser: Parser) -> None:
         "inputs",
         nargs="*",
         metavar="MODEL FILE",
-        help="a shipped model, or one's folder (default: gec-en), then files, - for stdin (default: stdin)",
+        help="a shipped model, a folder, or ORG/NAME of the Hugging Face Hub (default: gec-en), then files, "
+        "- for stdin (default: stdin)",
     )
     parser.add_argument(
         "--format", choices=(*FORMATS, SOUND, MANIFEST), help="of the files (default: by suffix, else txt)"
@@ -254,7 +254,6 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
     if optional and is_file:
         model, files = SHIPPED[0], list(inputs)
     elif model not in SHIPPED and not os.path.isdir(model):
-        refuse_hub_name(model)
         what = "no model's folder, nor a file" if optional else "no folder"
         raise ModelNotFoundError(
             f"{model!r} is no shipped model ({shipped}), {what}",

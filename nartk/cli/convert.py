@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.foreign import refuse_hub_name
 from nartk.checkpoints.names import MOST_CARD
 from nartk.cli._common import Parser, command
 from nartk.cli._input import add_languages, languages
@@ -130,9 +129,6 @@ def main(argv: Sequence[str]) -> int:
 
     from nartk.checkpoints.foreign import is_argos, is_ctranslate2
     from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
-
-    if not os.path.exists(args.checkpoint):
-        refuse_hub_name(str(args.checkpoint))
 
     if os.path.isdir(args.checkpoint):
         folder = Folder(args.checkpoint)

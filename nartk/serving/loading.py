@@ -10,7 +10,7 @@ from dataclasses import replace
 from nartk.architectures import architecture
 from nartk.checkpoints import costs
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
-from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.loading import load_checkpoint, located
 from nartk.checkpoints.names import SHIPPED, model_folder
 from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requiring_torch
 from nartk.files import Folder
@@ -79,7 +79,7 @@ def load(
             fix="leave one of them out",
         )
     checkpoint = load_checkpoint(
-        name if isinstance(name, Folder) else model_folder(name),
+        name if isinstance(name, Folder) else located(name),
         check=check,
         source_lang=source_lang,
         target_lang=target_lang,
