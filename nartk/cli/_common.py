@@ -150,6 +150,14 @@ def require_least(args: argparse.Namespace, least: int, *names: str) -> None:
             raise UsageError(f"{flag} is {value}, below {least}", fix=f"give at least {least}")
 
 
+def with_model(argv: Sequence[str]) -> list[str]:
+    """Arguments whose first is a model: the folder of one of the hub takes its name's place."""
+    found = [*argv]
+    if found and is_hub_name(found[0]):
+        found[0] = str(hub_folder(found[0]))
+    return found
+
+
 def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
     """Makes a function of arguments, by default the command line's, a command.
 
@@ -165,8 +173,6 @@ def command(work: Callable[[Sequence[str]], int]) -> Callable[..., int]:
         try:
             try:
                 with naming_flags(), _signals_unwind(), requiring_torch("this command"):
-                    if args and is_hub_name(args[0]):  # the model, which its own settings depend on
-                        args[0] = str(hub_folder(args[0]))
                     code = work(args)
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else EXIT_USAGE

@@ -17,7 +17,7 @@ from nartk import engine
 from nartk.architectures import architectures
 from nartk.checkpoints.names import model_folder
 from nartk.cli._bench_jobs import file_cells, random_cells, random_models
-from nartk.cli._common import Parser, command, require_least
+from nartk.cli._common import Parser, command, require_least, with_model
 from nartk.cli._files import read_sentences
 from nartk.cli._input import (
     add_drafts,
@@ -188,6 +188,7 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     parser = _parser()
     args = parser.parse_intermixed_args(argv)
     if args.tune:

@@ -34,7 +34,7 @@ from nartk.checkpoints import thresholds
 from nartk.checkpoints.names import model_folder
 from nartk.checkpoints.records import finite
 from nartk.cli import _strategy, score
-from nartk.cli._common import Parser, command, require_least
+from nartk.cli._common import Parser, command, require_least, with_model
 from nartk.cli._files import read_files
 from nartk.cli._input import add_computation, batching, load_model, require_own, split_inputs
 from nartk.cli._output import add_json, json_writer, tell
@@ -135,6 +135,7 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     args, options = _strategy.parse(_parser(), argv, default=DEFAULT)
     return _Sweep(args, options).run()
 

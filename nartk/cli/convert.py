@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nartk import engine
 from nartk.architectures import architecture
 from nartk.checkpoints.names import MOST_CARD
-from nartk.cli._common import Parser, command
+from nartk.cli._common import Parser, command, with_model
 from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
 from nartk.errors import InputFileError, UnsupportedCheckpointError, UsageError
@@ -48,6 +48,7 @@ _COMPLETE = "leave it out: the folder has what it takes"
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), or a "

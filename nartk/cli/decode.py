@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, command
+from nartk.cli._common import Parser, command, with_model
 from nartk.cli._files import count_sentences, read_for, read_scored
 from nartk.cli._input import (
     add_computation,
@@ -176,6 +176,7 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args, options = _strategy.parse(_parser(), argv, by_model=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nartk.cli._common import Parser, command
+from nartk.cli._common import Parser, command, with_model
 from nartk.cli._output import add_output, tell
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, InputFileError, InputTooLongError, NartkError, UsageError
 from nartk.files import JsonObject, reading, shown, writing
@@ -57,6 +57,7 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     args = _parser().parse_args(argv)
     if args.line is not None and args.line < 1:
         raise UsageError(f"--line is {args.line}", fix="count sentences from 1")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nartk.cli import _strategy
-from nartk.cli._common import Parser, command, require_least
+from nartk.cli._common import Parser, command, require_least, with_model
 from nartk.cli._files import read_for
 from nartk.cli._input import (
     add_drafts,
@@ -97,6 +97,7 @@ def _parser() -> Parser:
 @command
 def main(argv: Sequence[str]) -> int:
     """Runs the command and returns its exit code."""
+    argv = with_model(argv)
     args, options = _strategy.parse(_parser(), argv)
     if "adaptive" in options_of(args.strategy):
         options = {"adaptive": False, **options}  # what does not pay is to be verified too
