@@ -124,7 +124,7 @@ class BinaryTensors(Tensors):
             if self.types.get(scaled) not in ("I8", "I16") or self.types[name] != "F32":
                 raise UnsupportedCheckpointError(
                     f"the tensor {name[:80]!r}, which scales no tensor of int8 or int16",
-                    fix="convert the model without quantisation, or with --quantization int8",
+                    fix="convert the model without quantisation, or to int8",
                     where=str(self._path),
                 )
             if math.prod(scales) not in (1, shape[0] if shape else 1):
