@@ -147,9 +147,7 @@ class ListedCells:
         return self._attend(attention, queries, store, columns.begin, columns.depth, columns.cell)
 
     def source(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
-        # A token that fills a shape up has no source; it sees the first cell there is.
-        lengths = self.columns.length.clamp(min=1)
-        return self._attend(attention, queries, store, self.columns.source, lengths, None)
+        return self._attend(attention, queries, store, self.columns.source, self.columns.length, None)
 
     def _attend(
         self,

@@ -142,9 +142,8 @@ class DevicePasses(PassesOnTorch):
         listed = lists[torch.where(earlier, columns.begin[:, None] + cell, 0)].long()
         seen = torch.where(earlier, listed, columns.cell[:, None])
         position = torch.arange(shape.positions, device=lists.device)
-        last = (length - 1).clamp(min=0)  # of a token that fills the shape up, there is none
-        source = lists[columns.source[:, None] + torch.minimum(position, last)].long()
-        return self._gathered(seen, cell <= depth, columns.depth, source, position <= last)
+        source = lists[columns.source[:, None] + torch.minimum(position, length - 1)].long()
+        return self._gathered(seen, cell <= depth, columns.depth, source, position < length)
 
     def _pack(self, work: Pass, waiting: PendingPass, want: Want, count: int) -> tuple[Shape, int]:
         """Writes a pass into the block that is sent: its shape, and how many numbers it has."""

@@ -162,7 +162,7 @@ class StoredTensors(Tensors):
             shape = (self._rows[name], *shape[1:])
         array = self._held.get(start)
         if array is None or array.shape != shape:  # an empty tensor begins where the next does
-            array = _as_fp32(self._read(name, shape), self.types[name]).reshape(shape)
+            array = as_fp32(self._read(name, shape), self.types[name]).reshape(shape)
             self._held[start] = array
         return array
 
@@ -266,7 +266,7 @@ def are_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
-def _as_fp32(raw: Array, type: str) -> Array:
+def as_fp32(raw: Array, type: str) -> Array:
     """Floating-point numbers [n] as fp32; others as they are."""
     if type == "BF16":
         return (raw.astype("<u4") << 16).view("<f4")
@@ -278,7 +278,7 @@ def _as_fp32(raw: Array, type: str) -> Array:
 
 def _is_finite(raw: Array, type: str) -> bool:
     if type == "F64":
-        raw, type = _as_fp32(raw, type), "F32"
+        raw, type = as_fp32(raw, type), "F32"
     if type not in _EXPONENTS or raw.size == 0:
         return True
     words, exponent = _EXPONENTS[type]

@@ -133,7 +133,8 @@ def pack(
     values = work.tokens, work.positions, waiting.cells, begins, waiting.depths, begin, lengths[which]
     for column, each in zip(columns, values, strict=True):
         column[:tokens] = each
-    columns.cell[tokens:], columns.source[tokens:] = spare, table.size  # the source's first cell is read
+    # What fills the shape up reads the first cell of a source.
+    columns.cell[tokens:], columns.source[tokens:], columns.length[tokens:] = spare, table.size, 1
     lists[: table.size] = table.ravel()
     lists[table.size :] = cells.ravel()
     scored = np.arange(tokens) if want.only is None else want.only

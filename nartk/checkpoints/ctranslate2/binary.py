@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nartk.checkpoints.tensors import Array, Tensors
+from nartk.checkpoints.tensors import Array, Tensors, as_fp32
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import sha256
 
@@ -22,7 +22,6 @@ _VERSIONS = range(3, 7)
 _MOST = 100_000  # tensors; real files have some hundreds
 # Types by their number, and, before version 4, by the bytes of an element; bf16 is the upper half of an fp32.
 _TYPES = {0: "<f4", 1: "|i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
-_BFLOAT16 = 5
 _BY_SIZE = {4: 0, 2: 2, 1: 1}
 _NAMES = {0: "F32", 1: "I8", 2: "I16", 3: "I32", 4: "F16", 5: "BF16"}
 _WEIGHT, _SCALE = "weight", "_scale"  # the latter stands behind the name of a quantised weight
@@ -138,18 +137,25 @@ class BinaryTensors(Tensors):
             rows = self._raw(scales).reshape(-1, *[1] * (raw.ndim - 1))
             with np.errstate(divide="ignore", invalid="ignore"):  # `digest` finds what a scale of 0 gives
                 return raw.astype(np.float32) / rows
-        if self._spans[name].type == _BFLOAT16:
-            return (raw.astype("<u4") << 16).view("<f4")
-        return raw.astype(np.float32) if raw.dtype.kind == "f" else raw
+        return as_fp32(raw.copy(), self.types[name])  # the mapped file cannot be written
 
     def _raw(self, name: str) -> Array:
         """A tensor as the file has it."""
         type, begin, shape = self._spans[name]
         return np.frombuffer(self._bytes, _TYPES[type], math.prod(shape), begin).reshape(shape)
 
+    @property
+    def names(self) -> list[str]:
+        """All names, the other ones too."""
+        return [*self.shapes, *self.aliases]
+
+    def original(self, name: str) -> str:
+        """The name under which the file has a tensor of any name; names that it lacks are their own."""
+        return self.aliases.get(name, name)
+
     def attribute(self, name: str, default: float | None = None) -> float | None:
         """The number of a tensor without dimensions; a default where there is none."""
-        name = self.aliases.get(name, name)
+        name = self.original(name)
         if name not in self.shapes:
             return default
         found = self[name]

@@ -235,14 +235,14 @@ def _values(file: BinaryTensors, own: JsonObject, where: str) -> JsonObject:
             where=where,
         )
 
-    names = {*shapes, *file.aliases}
+    names = {*file.names}
     for name in sorted(names):
-        is_number = shapes[file.aliases.get(name, name)] == ()
+        is_number = shapes[file.original(name)] == ()
         if is_number and name.rpartition("/")[2] not in _READ.split() and file.attribute(name):
             raise refuse(name, file.attribute(name))
 
     def rows(name: str) -> tuple[int, ...]:
-        found = shapes.get(file.aliases.get(name, name), ())
+        found = shapes.get(file.original(name), ())
         if len(found) != 2:
             raise CheckpointError(f"tensor {name!r} has shape {[*found]}, no matrix", where=where)
         return found
@@ -260,7 +260,7 @@ def _values(file: BinaryTensors, own: JsonObject, where: str) -> JsonObject:
         raise refuse("activation", activation)
     scaling = "decoder/scale_embeddings"
     # 1 is a flag where its type is int8, and else the factor itself.
-    flag = scale is None or (file.types[file.aliases.get(scaling, scaling)] == "I8" and scale == 1)
+    flag = scale is None or (file.types[file.original(scaling)] == "I8" and scale == 1)
     scaled = flag or bool(np.isclose(scale, width**0.5, rtol=1e-3))
     if not scaled and scale not in (0, 1):
         raise refuse("scale_embeddings", scale)
@@ -316,7 +316,7 @@ def _network(
         from_zero: True: there is a word more than the file has, whose embedding is 0.
     """
     source, target, output = (
-        file.aliases.get(name, name)
+        file.original(name)
         for name in ("encoder/embeddings_0/weight", "decoder/embeddings/weight", "decoder/projection/weight")
     )
     shares = {(True, True): "all", (True, False): "inputs", (False, True): "decoder", (False, False): "none"}
@@ -336,7 +336,7 @@ def _network(
     for name, shape in shapes.items():
         theirs = embeddings.get(name) or _name_of(name, gated=config.gated_ffn)
         read.add(theirs)
-        theirs = file.aliases.get(theirs, theirs)
+        theirs = file.original(theirs)
         if name.endswith("positions.weight") and theirs not in files.shapes:
             tables[name] = _sinusoids(*shape)
         elif from_zero and (name in embeddings or name == TARGET_WORDS[2]):

@@ -38,6 +38,12 @@ _LAYERS = {
     "fc2": ("ffn/linear_1", 0, 1),
     "final_layer_norm": ("ffn/layer_norm", 0, 1),
 }
+# Words that generation_config.json names by their ids.
+_NAMED = {
+    "decoder_start_token_id": "<|startoftranscript|>",
+    "eos_token_id": "<|endoftext|>",
+    "no_timestamps_token_id": "<|notimestamps|>",
+}
 _NORMS = {"gamma": "weight", "beta": "bias"}
 # Numbers of the network, with what they are in every Whisper; None: any number, which changes no output.
 _ATTRIBUTES = {
@@ -59,8 +65,8 @@ class _Renamed(Tensors):
         self._file = file
         self.shapes, self.types = {}, {}
         self._rows: dict[str, tuple[str, int]] = {}  # name in the file, and the first row, by name
-        for name in (*file.shapes, *file.aliases):
-            own = file.aliases.get(name, name)
+        for name in file.names:
+            own = file.original(name)
             shape = file.shapes[own]
             if shape == ():
                 continue
@@ -105,9 +111,9 @@ def describe_whisper(folder: Folder, file: BinaryTensors) -> DescribedFolder:
         CheckpointError: A file is missing, corrupt, or another model's.
     """
     where = str(folder / BINARY)
-    for name in (*file.shapes, *file.aliases):
+    for name in file.names:
         wanted = _ATTRIBUTES.get(name.rpartition("/")[2], 0)
-        is_number = file.shapes[file.aliases.get(name, name)] == ()
+        is_number = file.shapes[file.original(name)] == ()
         if is_number and wanted is not None and file.attribute(name) != wanted:
             raise UnsupportedCheckpointError(
                 f"{name!r} is {file.attribute(name):g}, of a Whisper {wanted}",
@@ -141,12 +147,11 @@ def read_whisper(folder: Folder, file: BinaryTensors, **given: Any) -> Checkpoin
             "has no tokenizer.json", fix=f"copy that of {small} into the folder", where=str(folder)
         )
     found = read_speech(described, files=Files(where, [tensors]), **given)
-    words = read_vocabulary(folder, "vocabulary")
-    for name in ("decoder_start_token_id", "eos_token_id", "no_timestamps_token_id"):
-        id = generation[name]
-        if found.target_vocab.words[id] != words[id]:
+    for name, word in _NAMED.items():
+        own = found.target_vocab.words[generation[name]]
+        if own != word:
             raise CheckpointError(
-                f"its word {id} is {found.target_vocab.words[id]!r}, that of the vocabulary {words[id]!r}",
+                f"its word {generation[name]} is {own!r}, that of the vocabulary {word!r}",
                 fix="take the tokenizer.json of this model",
                 where=str(folder / "tokenizer.json"),
             )
@@ -161,7 +166,7 @@ def _settings(
     ids = {word: id for id, word in enumerate(words)}
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
-        found = file.shapes.get(file.aliases.get(name, name), ())
+        found = file.shapes.get(file.original(name), ())
         if len(found) != rank:
             raise CheckpointError(f"tensor {name!r} has shape {[*found]}, of {rank} dimensions", where=where)
         return found
@@ -181,7 +186,7 @@ def _settings(
     rows, _ = shape("decoder/embeddings/weight", 2)
     if len(words) != rows:
         raise CheckpointError(f"the vocabulary has {len(words)} words, the model {rows}", where=str(folder))
-    eos, multilingual = id_of("<|endoftext|>"), len(words) >= _MULTILINGUAL
+    eos, multilingual = id_of(_NAMED["eos_token_id"]), len(words) >= _MULTILINGUAL
     longest = shape("decoder/position_encodings/encodings", 2)[0]
     config: JsonObject = {
         "model_type": "whisper",
@@ -194,8 +199,7 @@ def _settings(
         **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), eos),
     }
     for side in ("encoder", "decoder"):
-        names = (*file.shapes, *file.aliases)
-        layers = {name.split("/")[1] for name in names if name.startswith(f"{side}/layer_")}
+        layers = {name.split("/")[1] for name in file.names if name.startswith(f"{side}/layer_")}
         heads = file.attribute(f"{side}/num_heads", 0.0)
         config |= {
             f"{side}_layers": len(layers - {"layer_norm"}),
@@ -203,9 +207,7 @@ def _settings(
             f"{side}_attention_heads": int(heads or 0),
         }
     generation: JsonObject = {
-        "decoder_start_token_id": id_of("<|startoftranscript|>"),
-        "eos_token_id": eos,
-        "no_timestamps_token_id": id_of("<|notimestamps|>"),
+        **{name: id_of(word) for name, word in _NAMED.items()},
         "max_initial_timestamp_index": _LATEST_START,
         "max_length": longest,
         "suppress_tokens": listed("suppress_ids"),
