@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nartk.decoders.beam import BeamStrategy
+from nartk.decoders.strategy import Strategy
+from nartk.decoders.windowing.segments import Spell, cut, measured
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.hypothesis import (
     Hypothesis,
     PhaseSeconds,
     Request,
     Result,
+    Segment,
     TokenTrace,
     added,
     without_words,
@@ -24,6 +29,10 @@ from nartk.protocols.passes import FeatureSource, PassScorer
 from nartk.protocols.prompts import Prompted, Prompts
 from nartk.protocols.runs import NOTHING, Batching, Ended, Run, Waiting
 from nartk.registry import WIDEST, option, register_decoder
+from nartk.vocab import Vocab
+
+if TYPE_CHECKING:
+    from nartk.processors import OutputProcessor
 
 NO_SPEECH, UNSURE = 0.6, -1.0  # a probability, and the mean of log-probabilities, of OpenAI's program
 
@@ -65,6 +74,11 @@ class Windows(BeamStrategy):
         False, "outputs have times, in seconds from the beginning of the sound", does_nothing=True
     )
 
+    spell: Spell | None = field(default=None, repr=False, compare=False)  # text of words; `in_pieces` sets it
+
+    def in_pieces(self, output: OutputProcessor) -> Strategy:
+        return replace(super().in_pieces(output), spell=getattr(output, "spelled", output.decode))  # type: ignore[call-arg]
+
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         assert isinstance(scorer, Prompted)  # as `needs` says
         prompts = scorer.prompts.asking(self.language, self.task)
@@ -85,6 +99,7 @@ class WindowRun:
     ) -> None:
         self.strategy, self.prompts, self.inner, self.size = strategy, prompts, inner, size
         self.eos, self.limits = scorer.vocab.eos, scorer.limits
+        self.spell = strategy.spell or partial(_joined, scorer.vocab)
         self._waiting = Waiting()
         self._files: dict[Request, _File] = {}  # by the request of the run inside: a window
 
@@ -149,6 +164,11 @@ class WindowRun:
         self.inner.close()
 
 
+def _joined(vocab: Vocab, tokens: Sequence[int]) -> str:
+    """The text of words of a model whose processor of outputs is not at hand."""
+    return " ".join(vocab.to_words(tokens))
+
+
 def _spoken(result: Result, eos: int) -> Result:
     """A window's result; without words where nobody speaks in it, by Whisper's rule."""
     best = result.hypotheses[0]
@@ -177,6 +197,7 @@ class _File:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     trace: list[TokenTrace] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     started: float = field(default_factory=perf_counter)
 
     def window(self) -> Request:
@@ -207,6 +228,11 @@ class _File:
             for each in [*(best.trace[i] for i in shown), end]:
                 own = each.verifier_pass
                 self.trace.append(replace(each, verifier_pass=own + before if own else 0))
+        frames = min(self.run.limits.source, left)
+        segments, _ = cut(inner, prompts, self.seek, frames, self.run.spell)
+        self.segments += measured(
+            (each for each in segments if each.text.strip()), log_probs, no_speech_prob=result.no_speech
+        )
         self.windows.append(result)
         self.seek += advance
 
@@ -221,7 +247,15 @@ class _File:
         trace = tuple(self.trace) if self.trace else None
         return Result(
             self.request.index,
-            (Hypothesis(tuple(self.tokens), math.fsum(log_probs), log_probs, trace=trace),),
+            (
+                Hypothesis(
+                    tuple(self.tokens),
+                    math.fsum(log_probs),
+                    log_probs,
+                    trace=trace,
+                    segments=tuple(self.segments),
+                ),
+            ),
             perf_counter() - self.started,
             left_mid_batch=early,
             phases=PhaseSeconds(**phases),

@@ -62,6 +62,7 @@ HOST_DECODERS = (
     "decoders/loop/",
     "decoders/drafters/",
     "decoders/search/",
+    "decoders/windowing/",
     "decoders/graphs/",
     "decoders/ctc_",
     "decoders/dag_",

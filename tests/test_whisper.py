@@ -695,7 +695,13 @@ def test_times_are_those_of_segments(tmp_path: Path) -> None:
     options = {"language": "de", "task": "translate", "timestamps": True}
     scorer = scorer_of("torch", checkpoint)
     (found,) = results_of("windows", scorer, [source], dict(checkpoint.generation), **options)
-    assert checkpoint.output.decode(found.hypotheses[0].tokens) == wanted.strip()
+    (best,) = found.hypotheses
+    assert checkpoint.output.decode(best.tokens) == wanted.strip()
+    spoken = [each for each in segments if any(token < EOS for token in each["tokens"].tolist())]
+    assert len(best.segments) == len(spoken) > 2
+    for ours, theirs in zip(best.segments, spoken, strict=True):
+        assert (ours.start, ours.end) == pytest.approx((float(theirs["start"]), float(theirs["end"])))
+        assert [*ours.tokens] == theirs["tokens"].tolist()[: len(ours.tokens)]
 
 
 def test_sound_that_is_too_long_for_a_strategy_is_refused(

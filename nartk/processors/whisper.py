@@ -78,6 +78,10 @@ class WhisperText(TextOutput):
     def encode(self, text: str) -> list[int]:
         return self.text.encode(text)
 
+    def spelled(self, ids: Sequence[int]) -> str:
+        """The text of words, with the space that it begins with."""
+        return self.text.decode(ids)
+
     def decode(self, ids: Sequence[int]) -> str:
         begin, found, words, start = self.prompts.begin, "", [], 0
         window: list[int] = []

@@ -87,6 +87,32 @@ class Guarded:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """A part of a recording's output with its times, as Whisper's timestamps divide it.
+
+    Attributes:
+        start, end: Seconds from the beginning of the recording.
+        text: Its words.
+        tokens: Ids of them, timestamps among them, without eos.
+        seek: Frame of the recording that its window begins with, 10 ms each.
+        temperature: That of the window's words; 0: none was drawn.
+        avg_logprob: Mean log-probability of the window's tokens with eos, natural logarithm.
+        compression_ratio: Bytes of the window's text by those of its zlib stream.
+        no_speech_prob: Probability that nobody speaks in the window; None: it was not computed.
+    """
+
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...]
+    seek: int = 0
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float | None = None
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One decoded output.
 
@@ -107,6 +133,8 @@ class Hypothesis:
         times: Begin and end of each token but eos in the recording, seconds; None: they are not known.
         error: Reason why the line could not be decoded; then there are no tokens.
         guarded: Actions of the model's guard.
+        segments: Parts of a recording's output with their times; empty where a model writes no timestamps.
+        language: Code of the language that a recording is in; empty: it is not known.
     """
 
     tokens: tuple[int, ...]
@@ -122,6 +150,8 @@ class Hypothesis:
     times: tuple[tuple[float, float], ...] | None = None
     error: NartkError | None = None
     guarded: tuple[Guarded, ...] = ()
+    segments: tuple[Segment, ...] = ()
+    language: str = ""
 
     @property
     def text(self) -> str:

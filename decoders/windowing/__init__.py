@@ -1,0 +1,1 @@
+"""Windows of sound that a model reads one after the other."""
