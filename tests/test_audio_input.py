@@ -370,6 +370,35 @@ def test_each_file_is_a_line_and_bad_ones_harm_no_other(
     assert not [line for line in told if "Traceback" in line]
 
 
+def test_folders_and_patterns_are_their_sound_files(
+    folder: Path, outputs: dict[str, str], tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """In the order of their names; hidden files and others are left out, and a name goes before a pattern."""
+    names = [name for name in outputs if name.endswith((".wav", ".flac"))][:4]
+    places = ["b/2.WAV", "a.flac", "b/10.wav", "[c].wav"]
+    for name, place in zip(names, places, strict=True):
+        (tmp_path / "talks" / place).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / "talks" / place).write_bytes((folder / name).read_bytes())
+    for place in ("._a.wav", "notes.txt", "b/.hidden/x.wav"):
+        (tmp_path / "talks" / place).parent.mkdir(exist_ok=True)
+        (tmp_path / "talks" / place).write_bytes(b"no sound")
+    by_place = dict(zip(places, (outputs[name] for name in names), strict=True))
+    model, talks = str(folder / "model"), str(tmp_path / "talks")
+    for given, wanted in (
+        (talks, ["[c].wav", "a.flac", "b/10.wav", "b/2.WAV"]),
+        (f"{talks}/b/*.wav", ["b/10.wav"]),
+        (f"{talks}/**/*.[wW]*", ["[c].wav", "b/10.wav", "b/2.WAV"]),
+        (f"{talks}/?", ["b/10.wav", "b/2.WAV"]),
+        (f"{talks}/[c].wav", ["[c].wav"]),
+    ):
+        assert decoded(capsysbinary, model, given)[0] == [by_place[place] for place in wanted]
+    (tmp_path / "empty").mkdir()
+    for given, message in (("empty", "a folder without a sound file"), ("*.mp3", "no file matches")):
+        assert decoded(capsysbinary, model, str(tmp_path / given), code=2)[0] == []
+        assert main([model, str(tmp_path / given)]) == 2
+        assert message in capsysbinary.readouterr().err.decode()
+
+
 def test_windows_of_features_join_seamlessly(
     folder: Path,
     outputs: dict[str, str],

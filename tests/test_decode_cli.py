@@ -491,7 +491,7 @@ FULL = Path("/dev/full")
             )
         ),
         (["MODEL", "nowhere.txt"], 2, r"E201 InputFile\] nowhere.txt: no such file"),
-        (["MODEL", "MODEL"], 2, r"E201 InputFile\] .*: a folder, not a file"),
+        (["MODEL", "MODEL"], 2, r"E201 InputFile\] .*: a folder without a sound file"),
         (
             ["nowhere.txt"],
             2,

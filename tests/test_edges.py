@@ -96,7 +96,7 @@ EDGES = [
     (
         "decode in.txt model",
         2,
-        "error[E201 InputFile] model: a folder, not a file. Fix: give a file; a model",
+        "error[E201 InputFile] model: a folder without a sound file. Fix: give a file, or a folder of",
     ),
     (
         "distill in.txt in.txt --output new",

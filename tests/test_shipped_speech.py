@@ -8,7 +8,10 @@ import re
 import sys
 import warnings
 from dataclasses import replace
+from io import BytesIO, StringIO
 from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -105,6 +108,8 @@ def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str
     whole, _ = soundfile.read(path, dtype="int16")
     data = Path(path).read_bytes()
     frames = model.encode(path)
+    # As torchcodec's decoder has it, which datasets 4 gives: [channels,N].
+    heard = SimpleNamespace(data=torch.from_numpy(samples)[None], sample_rate=rate)
     given: list[Any] = [
         Path(path),
         data,
@@ -117,6 +122,8 @@ def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str
         {"array": samples, "sampling_rate": rate, "path": None},
         {"bytes": data, "path": None},
         {"bytes": None, "path": path},
+        SimpleNamespace(get_all_samples=lambda: heard),
+        bytearray(data),
         frames,
     ]
     for each in given:
@@ -125,6 +132,29 @@ def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str
     assert [*model.iterate(iter(given))] == [expected] * len(given)
     with Session(model) as session:
         assert [ticket.result() for ticket in map(session.submit, given)] == [expected] * len(given)
+
+
+def test_open_files_are_heard_as_their_names(numbers: tuple[list[str], list[str]], tmp_path: Path) -> None:
+    """From where they are on, in whichever object they come."""
+    path, model = Path(numbers[0][0]), nartk.load("asr-digits")
+    expected, data = model.decode(path), path.read_bytes()
+    behind = BytesIO(b"12345" + data)
+    behind.seek(5)
+    with (
+        path.open("rb") as file,
+        path.open("rb", buffering=0) as raw,
+        TemporaryFile() as temporary,
+        Session(model) as session,
+    ):
+        temporary.write(data)
+        temporary.seek(0)
+        assert model.decode(file) == expected
+        assert model.decode([raw, BytesIO(data), behind, temporary]) == [expected] * 4
+        assert session.submit(BytesIO(data)).result() == expected
+    with pytest.raises(nartk.errors.InputFileError, match=r"cannot be read: .*closed"):
+        model.decode([file])
+    paths = StringIO(f"{path}\n{path}\n")  # a file of text has lines
+    assert model.decode(paths) == [expected] * 2
 
 
 def test_long_features_are_decoded_in_buffers_as_their_file_is(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from glob import glob
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
@@ -17,6 +19,8 @@ from nartk.registry import reads_drafts, require_drafts_reader
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
+
+_PATTERN = re.compile(r"[*?[]")  # what a file's name has that stands for several
 
 
 def fields_of(args: argparse.Namespace, files: Sequence[str]) -> Fields:
@@ -212,6 +216,46 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
         with reading(name) as file:
             count += sum(not m2 or (line.strip() != b"" and not line.startswith(b"A ")) for line in file)
     return count
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """The files, with those of folders and of patterns in their places, in the order of their names.
+
+    A folder is all sound files below it by their suffixes, but for hidden ones; a pattern, such as
+    ``calls/*.mp3`` or ``calls/**/*.mp3``, all files that match it, where no file has its name.
+
+    Raises:
+        InputFileError: There is none.
+    """
+    found: list[str] = []
+    for name in names:
+        matches = [name]
+        if _PATTERN.search(name) and not os.path.exists(name):
+            matches = sorted(glob(name, recursive=True))
+            if not matches:
+                raise InputFileError("no file matches", fix="check the pattern", where=name)
+        for each in matches:
+            found += _sounds_below(each) if os.path.isdir(each) else [each]
+    return found
+
+
+def _sounds_below(folder: str) -> list[str]:
+    """The sound files of a folder and of those in it, in the order of their names."""
+    found: list[str] = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        found += [
+            os.path.join(path, each)
+            for each in files
+            if not each.startswith(".") and format_of(each) == SOUND
+        ]
+    if not found:
+        raise InputFileError(
+            "a folder without a sound file",
+            fix="give a file, or a folder of recordings; a model is named before the files",
+            where=folder,
+        )
+    return sorted(found)
 
 
 def require_readable(name: str) -> None:

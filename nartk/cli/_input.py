@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import nartk.data
 from nartk.cli._common import Parser
-from nartk.cli._files import form_of, require_readable
+from nartk.cli._files import expanded, form_of, require_readable
 from nartk.cli._output import tell
 from nartk.data.readers import FEATURES, FORMATS, MANIFEST, SOUND, format_of
 from nartk.errors import (
@@ -41,7 +41,7 @@ def add_input(parser: Parser) -> None:
         nargs="*",
         metavar="MODEL FILE",
         help="a shipped model, a folder, or ORG/NAME of the Hugging Face Hub (default: gec-en), then files, "
-        "- for stdin (default: stdin)",
+        "folders of sound, patterns such as 'calls/*.mp3', - for stdin (default: stdin)",
     )
     parser.add_argument(
         "--format", choices=(*FORMATS, SOUND, MANIFEST), help="of the files (default: by suffix, else txt)"
@@ -230,7 +230,8 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
     """The model and the files, which must be readable.
 
     Args:
-        optional: True if the model may be left out, before files or stdin: the first shipped one is meant.
+        optional: True if the model may be left out, before files or stdin: the first shipped one is meant;
+            and files may be folders and patterns (`expanded`).
 
     Raises:
         ModelNotFoundError: The first argument is no model.
@@ -259,6 +260,8 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
             f"{model!r} is no shipped model ({shipped}), {what}",
             fix=f"name the model before the files, as in {prog} {SHIPPED[0]} FILE",
         )
+    if optional:
+        files = expanded(files)
     for file in files:
         if file != STDIN and format_of(file) != SOUND:  # which is a record, and may fail as such
             require_readable(file)

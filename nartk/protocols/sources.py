@@ -6,11 +6,11 @@ import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from nartk.errors import UsageError
+from nartk.errors import InputFileError, UsageError
 from nartk.protocols.passes import FeatureSource, FloatArray
 
 _MOST_CHANNELS = 64
@@ -38,9 +38,9 @@ class Recording:
 
 Drafts: TypeAlias = Iterable[str | Iterable[str]]  # of each line one or several
 Given: TypeAlias = str | Recording | FeatureSource  # a line, or a file's path, among them
-# What `as_given` takes: of sound also (samples, rate), and the dictionaries of `datasets`.
+# What `as_given` takes: of sound also (samples, rate), and what `datasets` gives.
 SourceLike: TypeAlias = (
-    "str | os.PathLike[str] | bytes | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
+    "str | os.PathLike[str] | bytes | IO[bytes] | FeatureSource | tuple[Any, float] | Mapping[str, Any]"
 )
 
 
@@ -48,7 +48,19 @@ def is_one(item: object) -> bool:
     """Tells whether an object is one source, not several."""
     if isinstance(item, tuple):
         return len(item) == 2 and hasattr(item[0], "shape") and isinstance(item[1], int | float)
-    return isinstance(item, str | os.PathLike | bytes | FeatureSource | Recording | Mapping)
+    if isinstance(item, str | os.PathLike | bytes | bytearray | FeatureSource | Recording | Mapping):
+        return True
+    return _is_binary_file(item) or _is_decoder(item)
+
+
+def _is_binary_file(item: object) -> bool:
+    """True if it is an open file; one of text, which has lines, says its encoding."""
+    return callable(getattr(item, "read", None)) and not hasattr(item, "encoding")
+
+
+def _is_decoder(item: object) -> bool:
+    """True if it is an AudioDecoder of torchcodec, as `datasets` gives them."""
+    return callable(getattr(item, "get_all_samples", None))
 
 
 def as_given(name: str, item: object) -> Given:
@@ -56,18 +68,25 @@ def as_given(name: str, item: object) -> Given:
 
     Args:
         name: Name of the source in errors.
-        item: A line or a path; the bytes of a file of sound; samples and their rate; a dictionary with
-            ``array`` and ``sampling_rate``, or ``bytes`` or ``path``, as `datasets` has them; or features.
+        item: A line or a path; the bytes of a file of sound, or a binary file that is open, which is read to
+            its end; samples and their rate; a dictionary with ``array`` and ``sampling_rate``, or ``bytes``
+            or ``path``, or a decoder of torchcodec, as `datasets` has them; or features.
 
     Raises:
         UsageError: It is none of these.
+        InputFileError: The file cannot be read.
     """
     if isinstance(item, str | Recording | FeatureSource):
         return item
     if isinstance(item, os.PathLike):
         return os.fspath(item)
-    if isinstance(item, bytes):
-        return Recording(item)
+    if isinstance(item, bytes | bytearray):
+        return Recording(bytes(item))
+    if _is_decoder(item):
+        found = item.get_all_samples()  # type: ignore[attr-defined]
+        return _samples(name, found.data, found.sample_rate)
+    if _is_binary_file(item):
+        return Recording(_read(name, item))  # type: ignore[arg-type]
     if isinstance(item, Mapping):
         if item.get("array") is not None:
             return _samples(name, item["array"], item.get("sampling_rate"))
@@ -77,10 +96,21 @@ def as_given(name: str, item: object) -> Given:
             return str(item["path"])
     elif is_one(item):
         return _samples(name, *item)  # type: ignore[misc]
-    fix = "pass a line, a path, a file's bytes, (samples, rate), a dictionary of datasets, or features"
+    fix = "pass a line, a path, a file or its bytes, (samples, rate), what datasets gives, or features"
     if hasattr(item, "shape"):
         fix = "pass samples with their rate: (samples, 16000)"
     raise UsageError(f"{name} is {reprlib.repr(item)}, not a string or a sound", fix=fix)
+
+
+def _read(name: str, file: IO[bytes]) -> bytes:
+    """The bytes of an open file from where it is on."""
+    try:
+        found = file.read()
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"{name} cannot be read: {error}", fix="open it again") from error
+    if not isinstance(found, bytes):
+        raise UsageError(f"{name} is a file of text", fix='open it with "rb"')
+    return found
 
 
 def _samples(name: str, samples: Any, rate: object) -> Recording:

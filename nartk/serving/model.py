@@ -253,8 +253,8 @@ class Model:
         Args:
             lines: Ordinary text for models that know how to tokenise it; else, and with `pretokenized`, one
                 sentence each. An empty line gives an empty hypothesis. Of one string, which is one line, it
-                is that line's hypothesis, not a list. For models of speech a path, the bytes of a file,
-                samples and their rate as (samples, 16000), a dictionary of `datasets`, or features.
+                is that line's hypothesis, not a list. For models of speech a path, an open file or its
+                bytes, samples and rate as (samples, 16000), what `datasets` gives, or features.
             strategy: A name of `nartk.strategies()`; None: greedy search, or what the model's configuration
                 names, or what an option implies: ``beam_size`` and ``nbest`` beam search, ``temperature``,
                 ``top_k`` and ``top_p`` samples.
