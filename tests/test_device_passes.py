@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import nartk
+from nartk.architectures.settings import FINAL_NORMS
 from nartk.models.device_passes import Computed
 from nartk.models.reference import read_tensors
 from nartk.protocols.blocks import Shape, rounded
@@ -31,6 +32,7 @@ def pairs(seed: int, device: torch.device) -> tuple[Any, Any]:
     changes = {
         "decoder_positions": rng.choice(["sinusoidal", "learned", "relative"]),
         "decoder_norm_first": rng.random() < 0.5,
+        "decoder_final_norm": FINAL_NORMS[seed % 3],
     }
     model, vocab = small_model(seed, **changes), vocabulary(WORDS)
     return tuple(kind(model, vocab, device=device) for kind in (TransformerReference, TransformerDevice))

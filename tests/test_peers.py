@@ -179,6 +179,7 @@ def test_a_bias_of_the_words_goes_with_them(shape: dict[str, Any], tmp_path: Pat
         ({"scale_output": True}, "`scale_output` True, where a Bart has False"),
         ({"encoder_positions": "relative"}, "`encoder_positions` 'relative', where a Pegasus has 'learned'"),
         (T5 | {"bias": True}, "`bias` True, where a T5 has False"),
+        (T5 | {"decoder_final_norm": "never"}, "`decoder_final_norm` 'never', where a T5 has 'pre-norm'"),
         (T5 | {"encoder_norm_first": False}, "`encoder_norm_first` False, where a T5 has True"),
         (T5 | {"scale_attention": True}, "`scale_attention` True, where a T5 has False"),
         (T5 | {"decoder_positions": "none"}, "`decoder_positions` 'none', where a T5 has 'relative'"),
@@ -275,6 +276,8 @@ CTRANSLATE2 = [
     *T5_SHAPES,
     SHAPES[0] | {"gated_ffn": True, "activation": "silu", "bias": False, "output_bias": True},
     SHAPES[5] | {"head_features": 6, "scale_attention": False, "norm_eps": 0.1, "activation": "gelu_tanh"},
+    SHAPES[0] | {"encoder_final_norm": "never"},
+    SHAPES[0] | {"decoder_final_norm": "never"},
     SHAPES[27] | {"encoder_positions": "relative", "scale_output": True, "output_bias": True},
 ]
 

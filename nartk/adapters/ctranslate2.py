@@ -14,7 +14,7 @@ from torch import Tensor
 from nartk.adapters.names import position_table, renamed, require_one_width
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.ctranslate2.text import GATED, NAMES
-from nartk.errors import requiring
+from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.models.transformer import Transformer
 from nartk.processors.text import SentencePieceTokenizer
 from nartk.serving.scorers import load_network
@@ -113,6 +113,11 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
 
 def _spec(model: Transformer, specs: Any) -> Any:
     config = model.config
+    for side in ("encoder", "decoder"):
+        if config.has_final_norm(side) and not getattr(config, f"{side}_norm_first"):
+            raise UnsupportedCheckpointError(
+                f"a norm behind a post-norm {side}, of which CTranslate2's specification has none"
+            )
     activations = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
     encoder, decoder = (
         make(
@@ -124,6 +129,7 @@ def _spec(model: Transformer, specs: Any) -> Any:
             relative_attention_bias=getattr(config, f"{side}_positions") == "relative",
             ffn_glu=config.gated_ffn,
             rms_norm=config.norm == "rms",
+            no_final_norm=not config.has_final_norm(side),
         )
         for side, make in (
             ("encoder", specs.TransformerEncoderSpec),

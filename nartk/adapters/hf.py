@@ -38,6 +38,8 @@ _T5 = {
     "norm": "rms",
     "bias": False,
     "encoder_norm_first": True,
+    "encoder_final_norm": "pre-norm",
+    "decoder_final_norm": "pre-norm",
     "decoder_norm_first": True,
     "scale_attention": False,
     "encoder_positions": "relative",
@@ -54,6 +56,8 @@ _OTHERS = {
     "head_features": 0,
     "scale_attention": True,
     "scale_output": False,
+    "encoder_final_norm": "pre-norm",
+    "decoder_final_norm": "pre-norm",
 }
 
 

@@ -24,7 +24,7 @@ from nartk.architectures.parts import (
     Positions,
     Shape,
 )
-from nartk.architectures.settings import POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
+from nartk.architectures.settings import FINAL_NORMS, POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
 from nartk.errors import UsageError
 from nartk.protocols.parallel import (
     BlockScorer,
@@ -56,7 +56,12 @@ class DecoderStack(Config):
     decoder_layers: int = setting(6, "layers of the decoder")
     decoder_ffn: int = setting(2048, "inner features of the decoder's feed-forward networks")
     decoder_heads: int = setting(8, "attention heads of the decoder")
-    decoder_norm_first: bool = setting(True, "pre-norm decoder, with a norm after its last layer")
+    decoder_norm_first: bool = setting(True, "pre-norm decoder")
+    decoder_final_norm: str = setting(
+        "pre-norm",
+        "norm behind the decoder's last layer: where its layers are pre-norm, always, or never",
+        choices=FINAL_NORMS,
+    )
     decoder_positions: str = setting("sinusoidal", "target positions", choices=POSITIONS)
 
 

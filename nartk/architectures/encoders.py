@@ -30,7 +30,7 @@ from nartk.architectures.parts import (
     Positions,
     feed_forward,
 )
-from nartk.architectures.settings import JOINT, POSITIONS, Config, Speaks, setting
+from nartk.architectures.settings import FINAL_NORMS, JOINT, POSITIONS, Config, Speaks, setting
 from nartk.errors import PassError, UsageError
 from nartk.protocols.parallel import FrameScorer
 from nartk.protocols.passes import FeatureSource, Source
@@ -55,7 +55,12 @@ class TextEncoder(Config):
     encoder_layers: int = setting(6, "layers of the encoder")
     encoder_ffn: int = setting(2048, "inner features of the encoder's feed-forward networks")
     encoder_heads: int = setting(8, "attention heads of the encoder")
-    encoder_norm_first: bool = setting(True, "pre-norm encoder, with a norm after its last layer")
+    encoder_norm_first: bool = setting(True, "pre-norm encoder")
+    encoder_final_norm: str = setting(
+        "pre-norm",
+        "norm behind the encoder's last layer: where its layers are pre-norm, always, or never",
+        choices=FINAL_NORMS,
+    )
     encoder_positions: str = setting(
         "sinusoidal", "source positions; relative: of T5", choices=(*POSITIONS, "relative")
     )

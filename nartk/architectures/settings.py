@@ -26,6 +26,7 @@ _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corru
 _MOST_LAYERS = 1000
 _MOST_POSITIONS = 100_000  # tokens
 POSITIONS = ("sinusoidal", "learned", "none")
+FINAL_NORMS = ("pre-norm", "always", "never")
 JOINT = ("all", "inputs")  # of `share_embeddings`: source and target have one matrix
 # The weights with a row for each word.
 SOURCE_WORDS = "encoder_embedding.words.weight"
@@ -190,6 +191,12 @@ class Config:
         """Labels of CTC that a position of the encoder has."""
         return 1
 
+    def has_final_norm(self, side: str) -> bool:
+        """True if a norm stands behind the last layer of the side, ``encoder`` or ``decoder``."""
+        pre_norm: bool = getattr(self, f"{side}_norm_first")
+        chosen = getattr(self, f"{side}_final_norm", FINAL_NORMS[0])
+        return pre_norm if chosen == FINAL_NORMS[0] else chosen == FINAL_NORMS[1]
+
     def norm_part(self, side: str = "encoder") -> Norm:
         """A norm of a layer of the side, ``encoder``, ``decoder`` or ``acoustic``."""
         return Norm(self.side_features(side), self.norm_eps, self.norm == "layer")
@@ -238,7 +245,7 @@ class Config:
             heads: int = getattr(self, f"{side}_heads")
             sizes = self.relative_buckets, heads, self.relative_distance
             parts["relative"] = Distances(*sizes, causal=side == "decoder")
-        if getattr(self, f"{side}_norm_first"):
+        if self.has_final_norm(side):
             parts["norm"] = self.norm_part(side)
         return Group(parts, {"farthest": self.relative_distance}, joint="_")
 

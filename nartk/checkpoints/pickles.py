@@ -42,6 +42,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     return require_tensors(load_pickle(path), "holds something else than tensors by name", str(path))
 
 
+def load_nested_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, or of its only part that holds nothing else, such as a state dict beside others."""
+    found = load_pickle(path)
+    if isinstance(found, dict):
+        parts = [each for each in found.values() if isinstance(each, dict) and each and _are_tensors(each)]
+        if len(parts) == 1 and not _are_tensors(found):
+            found = parts[0]
+    return require_tensors(found, "holds no state dict, or several", str(path))
+
+
 @contextmanager
 def loading_safely(path: Path) -> Iterator[None]:
     """Checks a file before torch loads it within, and names what torch refuses; raises as `load_pickle`."""
@@ -105,12 +115,14 @@ def _refuse_bombs(path: Path) -> None:
 
 def require_tensors(values: object, otherwise: str, where: str) -> dict[str, Tensor]:
     """Dense tensors by name, if a file held these; raises CheckpointError with a text otherwise."""
-    if not isinstance(values, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in values.items()
-    ):
+    if not isinstance(values, dict) or not _are_tensors(values):
         raise CheckpointError(otherwise, where=where)
     require_dense(values, where)
     return dict(values)
+
+
+def _are_tensors(values: Mapping[object, object]) -> bool:
+    return all(isinstance(name, str) and isinstance(value, Tensor) for name, value in values.items())
 
 
 def require_dense(tensors: Mapping[str, Tensor], where: str) -> None:

@@ -32,6 +32,7 @@ EXAMPLES = """\
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert opus-mt-en-de --output model                a folder of Hugging Face
   nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
+  nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
   nartk-convert gec-en --to hf --output gec-en-hf               for AutoModelForSeq2SeqLM and AutoTokenizer
   nartk-convert gec-en --to ctranslate2 --quantize int8 --output gec-en-ct2
@@ -51,9 +52,9 @@ def main(argv: Sequence[str]) -> int:
     argv = with_model(argv)
     parser = Parser(
         prog="nartk-convert",
-        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), or a "
-        "folder of Hugging Face (BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a "
-        "folder that nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is "
+        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), a state "
+        "dict of a Transformer with --map and --config, or a folder of Hugging Face (BART, M2M-100 and NLLB, "
+        "Marian, mBART, mT5, Pegasus, T5, Whisper), as a folder that nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is "
         "needed. With --quantize int8 it may be a model folder already; what is written decodes as --dtype "
         "int8 does. With --to it may be one too, and what is written is another library's folder, with what "
         "tokenises.",
@@ -97,6 +98,13 @@ def main(argv: Sequence[str]) -> int:
         help="fairseq's dict.txt (default: the one in the folder of the training data)",
     )
     parser.add_argument("--target-dict", type=Path, help="the target's dictionary, if another")
+    parser.add_argument(
+        "--map",
+        type=Path,
+        help="JSON file that gives the names of a state dict's tensors here, where CHECKPOINT is a state dict "
+        "(.pt, .pth, .bin or .safetensors); its words are given with --dict, a JSON file, or a word a line",
+    )
+    parser.add_argument("--config", type=Path, help="JSON file of its sizes, special tokens and settings")
     parser.add_argument("--card", type=Path, help="text of card.md (default: what the checkpoint says)")
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the stored weights"
@@ -120,6 +128,8 @@ def main(argv: Sequence[str]) -> int:
         if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", fix="check the name", where=str(path))
 
+    if args.map is not None or args.config is not None:
+        return _convert_state_dict(args)
     wanted = 2 if args.bpe == "gpt2" else int(args.bpe in BPE)
     given = [args.bpe_codes is not None, args.encoder_json is not None]
     if given != [wanted > 0, wanted > 1]:
@@ -154,6 +164,31 @@ def main(argv: Sequence[str]) -> int:
     from nartk.checkpoints.names import model_folder
 
     _write(load_checkpoint(model_folder(str(args.checkpoint))), args)
+    return 0
+
+
+def _convert_state_dict(args: argparse.Namespace) -> int:
+    """Writes a native folder, or one of int8 weights or another library's, of a state dict."""
+    from nartk.checkpoints.hugging_face.reading import convert
+    from nartk.checkpoints.state_dicts.reading import Files, reading_state_dict
+
+    if args.map is None or args.config is None:
+        raise UsageError("--map and --config go together", fix="give both")
+    described = ("spm", "target_spm", "dict", "target_dict")
+    others = (flag for flag in (*_OF_FAIRSEQ, *_OF_FOLDERS) if flag not in described)
+    _refuse(args, [*others], "which --map and --config describe", "leave it out")
+    if args.quantize is not None or args.to is not None:
+        _require_types(args)
+    files = Files(
+        args.checkpoint, args.map, args.config, args.dict, args.target_dict, args.spm, args.target_spm
+    )
+    with reading_state_dict(files) as checkpoint:
+        if args.quantize is not None or args.to is not None:
+            _refuse(args, ("card",), "with --quantize or --to", "leave it out")
+            _write(checkpoint, args)
+            return 0
+        config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
+    tell(args, f"{args.output}: {_in_words(config)}, {args.dtype}")
     return 0
 
 

@@ -117,7 +117,10 @@ class TextInput:
             raise InputTooLongError(
                 f"{len(ids)} tokens > {most}", fix=f"split the line, or use {named('truncate', True)}"
             )
-        return TextSource((*self.before, *ids[:most], *self.after), None if ids else ())
+        words = (*ids[:most],)
+        # An output copies the words alone, which are all but eos where nothing else stands around them.
+        plain = ids and not self.before and len(self.after) == 1
+        return TextSource((*self.before, *words, *self.after), None if plain else words)
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         if other.vocab is None:

@@ -94,7 +94,7 @@ def output_length(source: Source) -> float:
     """Tokens that an output is taken to have before it is known: as many as a text, of sound `SPOKEN`."""
     if isinstance(source, FeatureSource):
         return max(1.0, len(source) * source.shift / 1000 * SPOKEN)
-    return float(len(source))
+    return max(1.0, float(len(source if getattr(source, "copied", None) is None else copied_words(source))))
 
 
 def features_of(sources: Sequence[Source], width: int) -> list[FloatArray]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nartk.architectures.settings import JOINT, POSITIONS
+from nartk.architectures.settings import FINAL_NORMS, JOINT, POSITIONS
 from nartk.architectures.transformer import TransformerConfig
 from nartk.models.transformer import Transformer
 from nartk.vocab import Vocab
@@ -62,6 +62,8 @@ def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
         "decoder_heads": heads[1],
         "encoder_norm_first": rng.random() < 0.5,
         "decoder_norm_first": rng.random() < 0.5,
+        "encoder_final_norm": FINAL_NORMS[words % 3],
+        "decoder_final_norm": FINAL_NORMS[words // 3 % 3],
         "encoder_positions": rng.choice(POSITIONS),
         "decoder_positions": rng.choice([*POSITIONS, "relative"]),
         "max_source_len": rng.randint(9, 40),

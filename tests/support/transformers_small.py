@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nartk.architectures.settings import FINAL_NORMS
 from nartk.architectures.transformer import TransformerConfig
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
@@ -52,6 +53,8 @@ def random_config(rng: random.Random) -> TransformerConfig:
         "decoder_heads": heads,
         "encoder_norm_first": rng.random() < 0.5,
         "decoder_norm_first": rng.random() < 0.5,
+        "encoder_final_norm": FINAL_NORMS[words % 3],
+        "decoder_final_norm": FINAL_NORMS[words // 3 % 3],
         "encoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
         "decoder_positions": rng.choice(["sinusoidal", "learned"]),
         "max_source_len": 128,

@@ -300,6 +300,7 @@ def _values(file: BinaryTensors, own: JsonObject, where: str) -> JsonObject:
             f"{side}_layers": len(layers),
             f"{side}_heads": heads[side],
             f"{side}_ffn": rows(f"{side}/layer_0/ffn/linear_0/weight")[0],
+            f"{side}_final_norm": "always" if f"{side}/layer_norm/gamma" in names else "never",
             f"{side}_norm_first": file.attribute(f"{side}/pre_norm", 1) != 0,
             f"{side}_positions": "learned" if learned or "relative_buckets" not in values else "relative",
             f"max_{'source' if side == 'encoder' else 'target'}_len": longest,

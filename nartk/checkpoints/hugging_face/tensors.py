@@ -17,14 +17,18 @@ _MOST_INDEX = 10_000_000  # bytes of an index of shards
 _TORCH_TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
-class _PickledTensors(Tensors):
-    """The tensors of a file of torch's, which is read without running anything in it."""
+class PickledTensors(Tensors):
+    """The tensors of a file of torch's, which is read without running anything in it.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        nested: True if they may be the only such part of what the file holds.
+    """
+
+    def __init__(self, path: Path, *, nested: bool = False) -> None:
         with requiring_torch(f"reading {path.name!r}"):
-            from nartk.checkpoints.pickles import load_tensors
+            from nartk.checkpoints.pickles import load_nested_tensors, load_tensors
 
-        self._path, self._tensors = path, load_tensors(path)
+        self._path, self._tensors = path, (load_nested_tensors if nested else load_tensors)(path)
         self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         types = {f"torch.{name}": type for name, type in _TORCH_TYPES.items()}
         self.types = {name: types.get(str(tensor.dtype), "") for name, tensor in self._tensors.items()}
@@ -124,7 +128,7 @@ class MappedTensors(Tensors):
 
 def open_tensors(folder: Folder, *, allow_pickle: bool) -> Files:
     """The tensors of a folder, of safetensors before pickles, of one file before several."""
-    readers: dict[str, Callable[[Path], Tensors]] = {WEIGHTS: StoredTensors, PICKLED: _PickledTensors}
+    readers: dict[str, Callable[[Path], Tensors]] = {WEIGHTS: StoredTensors, PICKLED: PickledTensors}
     for name, read in readers.items():
         index = f"{name}.index.json"
         if folder.has(name):
