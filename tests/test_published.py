@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from time import perf_counter
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from support.recipe_scripts import imported
 
 import nartk
+from nartk.cli.convert import main as convert
+from nartk.cli.decode import main as decode
 from nartk.data.audio.sounds import read_sound
 
 pytestmark = [
@@ -45,6 +55,55 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in (first / "model.bin.part1", second / "model.bin.part2"):
             joined.write(part.read_bytes())
     return folder
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def converted(weights: Path, name: str, output: Path, *options: str) -> Path:
+    """The folder that nartk-convert makes of a state dict with the map of recipes/convert."""
+    described = Path(__file__).parents[1] / "recipes" / "convert"
+    files = ["--map", str(described / f"{name}.map.json"), "--config", str(described / f"{name}.config.json")]
+    assert convert([str(weights), *files, *options, "--output", str(output), "--quiet"]) == 0
+    return output
+
+
+def russian_lines() -> list[str]:
+    """200 sentences."""
+    subjects = ["мама", "старый доктор", "наша учительница", "мой брат", "молодой писатель", "хозяйка замка"]
+    subjects += ["дорога", "большая белая собака"]
+    verbs = ["видела вчера", "часто вспоминает", "скоро потеряет", "уже знает", "не любит"]
+    objects = ["ключ от замка", "зимний лес", "новые слова", "берег реки", "чужие письма"]
+    return [f"{each[0].capitalize()} {each[1]} {each[2]}." for each in product(subjects, verbs, objects)]
+
+
+MOLECULES = [
+    "CC(=O)Oc1ccccc1C(=O)O",
+    "CC(C)Cc1ccc(cc1)C(C)C(=O)O",
+    "CN1C=NC2=C1C(=O)N(C(=O)N2C)C",
+    "CC(=O)Nc1ccc(O)cc1",
+    "CN1CCC[C@H]1c1cccnc1",
+    "Clc1ccc2c(c1)C(c1ccccc1)=NCC(=O)N2C",
+    "OC(=O)c1ccccc1O",
+    "CCN(CC)CCOC(=O)c1ccc(N)cc1",
+    "Cc1ccc(cc1)S(=O)(=O)N",
+    "CCOC(=O)C1=C(C)NC(C)=C(C1c1ccccc1[N+](=O)[O-])C(=O)OC",
+    "O=C(O)c1cn(C2CC2)c2cc(N3CCNCC3)c(F)cc2c1=O",
+    "CC(C)NCC(O)COc1cccc2ccccc12",
+    "NC(=O)c1cnccn1",
+    "Nc1ccc(cc1)S(=O)(=O)Nc1ncccn1",
+    "C[C@@H](N)Cc1ccccc1",
+    "Brc1ccc(Cl)cc1",
+    "CC1(C)S[C@@H]2[C@H](NC(=O)Cc3ccccc3)C(=O)N2[C@H]1C(=O)O",
+    "CNCCC(Oc1ccc(cc1)C(F)(F)F)c1ccccc1",
+    "FC(F)(F)c1ccc(cc1)C#N",
+    "O=c1[nH]cnc2nc[nH]c12",
+]
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +149,77 @@ def test_whispers_transcripts_are_ctranslate2s(
     found = [each.text.strip() for each in loaded.decode(clips, "windows", batch_size=1)]
     wanted = ctranslate2_texts(folder, clips, "fp32")
     assert sum(one != other for one, other in zip(found, wanted, strict=True)) <= most
+
+
+def decoded(folder: Path, lines: Sequence[str], strategy: str, at: Path) -> tuple[list[str], dict[str, Any]]:
+    """Outputs of nartk-decode, a line at a time on one thread, and its statistics."""
+    (at / "in.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    files = ["--output", str(at / "out.txt"), "--stats", str(at / "stats.json")]
+    command = [str(folder), str(at / "in.txt"), "--strategy", strategy, "--batch-size", "1", "--threads", "1"]
+    assert decode([*command, *files, "--quiet"]) == 0
+    return (at / "out.txt").read_text("utf-8").splitlines(), json.loads((at / "stats.json").read_text())
+
+
+def compare(
+    folder: Path,
+    lines: Sequence[str],
+    wanted: Sequence[str],
+    seconds: float,
+    at: Path,
+    tell: Callable[[str], None],
+) -> None:
+    """Asserts that greedy search and `iad` output what a model's own program does, and tells the costs."""
+    tell(f"own program: {seconds:.2f} s")
+    for strategy in ("greedy", "iad"):
+        found, stats = decoded(folder, lines, strategy, at)
+        assert found == [*wanted]
+        tell(f"{strategy}: {stats['passes']} passes, {stats['tokens']} tokens, {stats['seconds']:.2f} s")
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a line beside the test's name."""
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n  {line}", end="")
+
+    return say
+
+
+def test_russian_stress_marks_are_ruaccents(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """ruaccent-predictor (MIT): characters, whose outputs are its sources with marks."""
+    files = [package("ruaccent") / "model" / name for name in ("acc_model.pt", "vocab.json")]
+    folder = converted(files[0], "ruaccent", tmp_path / "model", "--dict", str(files[1]))
+    lines = russian_lines()
+    assert len(lines) == 200
+    with one_thread():
+        own = import_module("ruaccent.accentor").Accentor(*map(str, files), device="cpu")
+        torch.set_num_threads(1)  # of which it takes more
+        begun = perf_counter()
+        wanted = [own(line) for line in lines]
+        seconds = perf_counter() - begun
+    assert sum("'" in line for line in wanted) == len(lines)
+    compare(folder, lines, wanted, seconds, tmp_path, tell)
+
+
+def test_molecules_are_annalogs(
+    tmp_path: Path, tell: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ANNalog (MIT): tokens of SMILES. Its beam search of width 1 is greedy."""
+    files = package("annalog") / "ckpt_and_vocab"
+    for name, attribute in (("rdkit", "Chem"), ("partialsmiles", "Error")):  # which no search here calls
+        stub: Any = ModuleType(name)
+        setattr(stub, attribute, None)
+        monkeypatch.setitem(sys.modules, name, stub)
+    folder = converted(files / "Lev_extended.pt", "annalog", tmp_path / "model")
+    with one_thread():
+        library: Any = import_module("annalog")
+        words = str(files / "stereo_experiment_vocab_ttf.pkl")
+        handler = library.SMILESModelHandler(words, words, str(files / "Lev_extended.pt"), device="cpu")
+        own = library.SMILESGenerator(handler)
+        begun = perf_counter()
+        wanted = [own.generate_smiles(each, 1, "beam")[0][0] for each in MOLECULES]
+        seconds = perf_counter() - begun
+    assert len(MOLECULES) == 20
+    compare(folder, MOLECULES, wanted, seconds, tmp_path, tell)

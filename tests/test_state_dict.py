@@ -1,4 +1,4 @@
-"""State dicts of torch.nn.Transformer become model folders that say the same; maps that do not fit are refused."""
+"""State dicts of torch.nn.Transformer become folders that say the same; maps that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FEATURES = 24
 
 
 class Net(nn.Module):
-    """A network as PyTorch's tutorial has it: embeddings, sines and cosines, `nn.Transformer`, output words."""
+    """A network as PyTorch's tutorial has it: embeddings, sinusoids, `nn.Transformer`, output words."""
 
     pe: Tensor
 
@@ -38,14 +38,21 @@ class Net(nn.Module):
         super().__init__()
         sizes: dict[str, Any] = {"d_model": FEATURES, "nhead": 3, "dim_feedforward": 50, "batch_first": True}
         self.transformer = nn.Transformer(
-            num_encoder_layers=2, num_decoder_layers=2, norm_first=norm_first, activation=activation, bias=bias, **sizes
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            norm_first=norm_first,
+            activation=activation,
+            bias=bias,
+            **sizes,
         )
         if not final:
             self.transformer.encoder.norm = self.transformer.decoder.norm = None
         self.source = nn.Embedding(len(WORDS), FEATURES)
         self.target = self.source if tied else nn.Embedding(len(WORDS), FEATURES)
         self.generator = nn.Linear(FEATURES, len(WORDS))
-        angles = torch.arange(100)[:, None] * torch.exp(torch.arange(0, FEATURES, 2) * (-math.log(1e4) / FEATURES))
+        angles = torch.arange(100)[:, None] * torch.exp(
+            torch.arange(0, FEATURES, 2) * (-math.log(1e4) / FEATURES)
+        )
         self.register_buffer("pe", torch.stack([angles.sin(), angles.cos()], 2).reshape(100, 1, FEATURES))
 
     def embed(self, words: nn.Embedding, tokens: Tensor) -> Tensor:
@@ -67,6 +74,8 @@ def random_net(seed: int, **settings: Any) -> Net:
             weight.add_(torch.randn_like(weight) * 0.3)
         elif "layers" in name:
             weight.mul_(2.0)
+        elif name in ("source.weight", "target.weight"):
+            weight.mul_(0.2)  # so that places count
     return net
 
 
@@ -93,7 +102,10 @@ def names() -> dict[str, Any]:
                 found[f"{theirs}.{attention}.in_proj_{{w}}"] = f"{ours}.{own}.q|k|v.{{w}}"
                 found[f"{theirs}.{attention}.out_proj.{{w}}"] = f"{ours}.{own}.out.{{w}}"
         found |= {f"{theirs}.norm{i}.{{w}}": f"{ours}.{norm}_norm.{{w}}" for i, norm in enumerate(norms, 1)}
-        found |= {f"{theirs}.linear1.{{w}}": f"{ours}.ffn.up.{{w}}", f"{theirs}.linear2.{{w}}": f"{ours}.ffn.down.{{w}}"}
+        found |= {
+            f"{theirs}.linear1.{{w}}": f"{ours}.ffn.up.{{w}}",
+            f"{theirs}.linear2.{{w}}": f"{ours}.ffn.down.{{w}}",
+        }
         found[f"transformer.{side}.norm.{{w}}"] = f"{side}_norm.{{w}}"
     return found
 
@@ -103,7 +115,11 @@ def described(**settings: Any) -> dict[str, Any]:
     model: dict[str, Any] = {"d_model": FEATURES, "activation": "relu", "output_bias": True}
     for side, length in (("encoder", "source"), ("decoder", "target")):
         model |= {f"{side}_layers": 2, f"{side}_heads": 3, f"{side}_ffn": 50, f"{side}_norm_first": False}
-        model |= {f"{side}_final_norm": "always", f"{side}_positions": "learned", f"max_{length}_len": LONGEST}
+        model |= {
+            f"{side}_final_norm": "always",
+            f"{side}_positions": "learned",
+            f"max_{length}_len": LONGEST,
+        }
     return {
         "model": model | settings,
         "special_tokens": {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
@@ -117,7 +133,9 @@ def described(**settings: Any) -> dict[str, Any]:
 Change = Callable[[dict[str, Any], dict[str, Any], dict[str, Tensor]], None]
 
 
-def converted(folder: Path, net: Net, config: dict[str, Any], map: dict[str, Any], change: Change | None = None) -> int:
+def converted(
+    folder: Path, net: Net, config: dict[str, Any], map: dict[str, Any], change: Change | None = None
+) -> int:
     """Runs nartk-convert on a net's state dict; the exit code."""
     state = {name: weight.clone() for name, weight in net.state_dict().items()}
     if change is not None:
@@ -130,6 +148,7 @@ def converted(folder: Path, net: Net, config: dict[str, Any], map: dict[str, Any
     return convert([str(folder / "net.pt"), *files, "--output", str(folder / "model"), "--quiet"])
 
 
+SEEDS = (7, 6, 32, 31, 23)  # of weights that give different sources different outputs
 SETTINGS = [
     {"norm_first": False, "activation": "relu", "final": True, "bias": True, "tied": False},
     {"norm_first": False, "activation": "gelu", "final": False, "bias": True, "tied": True},
@@ -158,9 +177,11 @@ def sentences(seed: int, count: int) -> list[str]:
 @pytest.mark.parametrize("case", range(len(SETTINGS)))
 def test_logits_and_outputs_are_the_networks(case: int, tmp_path: Path) -> None:
     settings = SETTINGS[case]
-    net = random_net(case, **settings)
+    net = random_net(SEEDS[case], **settings)
     zeros = [] if settings["bias"] else ["encoder_*norm.bias", "decoder_*norm.bias"]
-    assert converted(tmp_path, net, described(**settings_of(settings)), {"names": names(), "zeros": zeros}) == 0
+    assert (
+        converted(tmp_path, net, described(**settings_of(settings)), {"names": names(), "zeros": zeros}) == 0
+    )
     lines = sentences(case, 8)
     checkpoint = load_checkpoint(tmp_path / "model")
     network = load_network(checkpoint).eval()
@@ -170,13 +191,13 @@ def test_logits_and_outputs_are_the_networks(case: int, tmp_path: Path) -> None:
         with torch.no_grad():
             found = network(torch.tensor([source]), target)
         wanted = net(torch.tensor([source]), target)
-        assert (found - wanted).abs().max() < 1e-5
+        assert (found - wanted).abs().max() < 1e-5 * max(1.0, float(wanted.abs().max()))
     wanted_outputs = [greedy(net, [*checkpoint.input.read(line, longest=LONGEST)], 20) for line in lines]
-    assert len({*map(tuple, wanted_outputs)}) > 4
+    assert len({*map(tuple, wanted_outputs)}) > 3
     model = nartk.load(tmp_path / "model")
     for strategy in ("greedy", "iad"):
-        outputs = [[*each.tokens] for each in model.decode(lines, strategy, max_len=10, max_ratio=10.0)]
-        assert outputs == [each[:-1] if each[-1] == EOS else each for each in wanted_outputs]
+        outputs = [[*each.tokens] for each in model.decode(lines, strategy, max_len=20, max_ratio=20.0)]
+        assert outputs == wanted_outputs
 
 
 def test_a_final_norm_more_or_less_is_another_network(tmp_path: Path) -> None:
@@ -250,11 +271,11 @@ def test_sources_are_filled_up(tmp_path: Path) -> None:
     assert converted(tmp_path, net, {**described(), "fill": LONGEST}, {"names": names()}) == 0
     model = nartk.load(tmp_path / "model")
     lines = sentences(4, 6)
-    for line, found in zip(lines, model.decode(lines, "iad", max_len=10, max_ratio=10.0), strict=True):
+    for line, found in zip(lines, model.decode(lines, "iad", max_len=20, max_ratio=20.0), strict=True):
         source = [*load_checkpoint(tmp_path / "model").input.read(line, longest=LONGEST)]
         assert len(source) == LONGEST
         wanted = greedy(net, source, 20)
-        assert [*found.tokens] == (wanted[:-1] if wanted[-1] == EOS else wanted)
+        assert [*found.tokens] == wanted
 
 
 def without(*keys: str) -> Change:
@@ -301,7 +322,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "left over": (extra, "tensors that the map does not name: head.weight [3, 4], steps [1]"),
     "of another shape": (
         setting(encoder_ffn=51),
-        "tensors of another shape: transformer.encoder.layers.0.linear1.weight is [50, 24], expected [51, 24] of "
+        "transformer.encoder.layers.0.linear1.weight is [50, 24], expected [51, 24] of "
         "encoder_layers.0.ffn.up.weight",
     ),
     "fewer layers": (setting(decoder_layers=1), "weights that the configuration has not: decoder_layers.1."),
@@ -311,7 +332,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "not finite": (not_finite, "'source.weight' holds NaN or infinity"),
     "an unknown key": (keyed("wrods", []), "unknown key 'wrods'"),
     "a word that is none": (keyed("before", ["<sos>"]), "'before' is '<sos>', which is no word"),
-    "no special tokens": (keyed("special_tokens", {"bos": 1}), "'special_tokens' is not of bos, pad, eos, unk"),
+    "no special tokens": (
+        keyed("special_tokens", {"bos": 1}),
+        "'special_tokens' is not of bos, pad, eos, unk",
+    ),
     "a setting that follows": (setting(pad=0), "'model' has 'pad', which follows"),
     "an unknown setting": (setting(d_mode=24), "unknown model setting 'd_mode'"),
     "a slow pattern": (keyed("split", ["(a+)+$"]), "the pattern '(a+)+$' may take long to match"),
@@ -320,7 +344,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no pattern": (keyed("split", ["["]), "is no regular expression"),
     "an empty pattern": (keyed("split", ["a*"]), "matches an empty text"),
     "a map's unknown key": (mapped("ignore", []), "unknown key 'ignore'"),
-    "a place twice": (mapped("ignored", ["{i}.{i}"]), "'{i}.{i}' has a place twice"),
+    "a placeholder twice": (mapped("ignored", ["{i}.{i}"]), "'{i}.{i}' has a placeholder twice"),
     "an architecture of sound": (keyed("architecture", "whisper"), "reads no text"),
     "no architecture": (keyed("architecture", "lstm"), "lstm"),
 }

@@ -24,7 +24,15 @@ from nartk.architectures.parts import (
     Positions,
     Shape,
 )
-from nartk.architectures.settings import FINAL_NORMS, POSITIONS, SOURCE_WORDS, TARGET_WORDS, Config, Speaks, setting
+from nartk.architectures.settings import (
+    FINAL_NORMS,
+    POSITIONS,
+    SOURCE_WORDS,
+    TARGET_WORDS,
+    Config,
+    Speaks,
+    setting,
+)
 from nartk.errors import UsageError
 from nartk.protocols.parallel import (
     BlockScorer,

@@ -43,7 +43,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_nested_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of its only part that holds nothing else, such as a state dict beside others."""
+    """The tensors of a file, or of its only part that holds tensors, such as a state dict beside others."""
     found = load_pickle(path)
     if isinstance(found, dict):
         parts = [each for each in found.values() if isinstance(each, dict) and each and _are_tensors(each)]

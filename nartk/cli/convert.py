@@ -52,12 +52,12 @@ def main(argv: Sequence[str]) -> int:
     argv = with_model(argv)
     parser = Parser(
         prog="nartk-convert",
-        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), a state "
-        "dict of a Transformer with --map and --config, or a folder of Hugging Face (BART, M2M-100 and NLLB, "
-        "Marian, mBART, mT5, Pegasus, T5, Whisper), as a folder that nartk-decode reads. Nothing in it is run, and neither fairseq nor transformers is "
-        "needed. With --quantize int8 it may be a model folder already; what is written decodes as --dtype "
-        "int8 does. With --to it may be one too, and what is written is another library's folder, with what "
-        "tokenises.",
+        description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), the "
+        "state dict of a Transformer with --map and --config, or a folder of Hugging Face (BART, M2M-100 and "
+        "NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a folder that nartk-decode reads. Nothing in it "
+        "is run, and neither fairseq nor transformers is needed. With --quantize int8 it may be a model "
+        "folder already; what is written decodes as --dtype int8 does. With --to it may be one too, and what "
+        "is written is another library's folder, with what tokenises.",
         examples=EXAMPLES,
     )
     parser.add_argument(
@@ -101,8 +101,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--map",
         type=Path,
-        help="JSON file that gives the names of a state dict's tensors here, where CHECKPOINT is a state dict "
-        "(.pt, .pth, .bin or .safetensors); its words are given with --dict, a JSON file, or a word a line",
+        help="JSON file that gives the tensors their names here, where CHECKPOINT is a state dict (.pt, "
+        ".pth, .bin or .safetensors); its words are given with --dict, a JSON file, or a word a line",
     )
     parser.add_argument("--config", type=Path, help="JSON file of its sizes, special tokens and settings")
     parser.add_argument("--card", type=Path, help="text of card.md (default: what the checkpoint says)")

@@ -19,7 +19,14 @@ from dataclasses import astuple
 from nartk.errors import CheckpointError
 from nartk.files import Folder, JsonObject
 from nartk.processors import named_file, register_processor
-from nartk.processors.text import SentencePieceTokenizer, TextInput, TextOutput, Tokenizer, WhitespaceTokenizer, spell
+from nartk.processors.text import (
+    SentencePieceTokenizer,
+    TextInput,
+    TextOutput,
+    Tokenizer,
+    WhitespaceTokenizer,
+    spell,
+)
 from nartk.protocols.passes import TextSource
 from nartk.vocab import SpecialIds, Vocab
 
@@ -82,7 +89,9 @@ def _require_pattern(pattern: object, where: str) -> None:
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise CheckpointError(f"the pattern {pattern!r} is no regular expression: {error}", where=where) from error
+        raise CheckpointError(
+            f"the pattern {pattern!r} is no regular expression: {error}", where=where
+        ) from error
     plain = _LITERAL.sub(lambda match: "x" if not match.group()[1:].isdigit() else "(?P", pattern)
     if _REFUSED.search(plain) or len(_REPEATS.findall(plain)) > 1:
         raise CheckpointError(

@@ -32,8 +32,8 @@ _KNOWN = {
     "share_embeddings": ("all", "decoder", "none"),
 }
 _UNKNOWN = (
-    "gated_ffn", "norm", "norm_eps", "bias", "head_features", "scale_attention", "output_bias", "scale_output",
-    "encoder_final_norm", "decoder_final_norm",
+    "gated_ffn", "norm", "norm_eps", "bias", "head_features", "scale_attention", "output_bias",
+    "scale_output", "encoder_final_norm", "decoder_final_norm",
 )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from nartk.files import JsonObject
 Shape = tuple[int, ...]
 
 _KEYS = ("names", "ignored", "transposed", "zeros")
-_PLACES = {r"\{i\}": r"(?P<i>\d+)", r"\{w\}": r"(?P<w>weight|bias)", r"\*": ".*"}
+_GROUPS = {r"\{i\}": r"(?P<i>\d+)", r"\{w\}": r"(?P<w>weight|bias)", r"\*": ".*"}
 _JOINED = ("qkv", "kv")  # the last names of layers that give several things, a letter each
 _POSITIONS = ".positions.weight"
 _MOST_NAMED = 12  # names of a kind in a message
@@ -63,10 +63,10 @@ class NameMap:
     def __post_init__(self) -> None:
         for pattern in (*self.names, *self.ignored, *self.transposed, *self.zeros):
             text = re.escape(pattern)
-            for place, group in _PLACES.items():
-                text = text.replace(re.escape(place.replace("\\", "")), group)
+            for placeholder, group in _GROUPS.items():
+                text = text.replace(re.escape(placeholder.replace("\\", "")), group)
             if "{" in text.replace("\\{", "") or any(pattern.count(each) > 1 for each in ("{i}", "{w}", "*")):
-                raise CheckpointError(f"{pattern!r} has a place twice", where=self.where)
+                raise CheckpointError(f"{pattern!r} has a placeholder twice", where=self.where)
             self._compiled[pattern] = re.compile(text)
 
     @classmethod
@@ -74,16 +74,21 @@ class NameMap:
         """The map in a JSON object."""
         unknown = values.keys() - _KEYS
         if unknown:
-            raise CheckpointError(f"unknown key {min(unknown)!r}", fix=f"known are {', '.join(_KEYS)}", where=where)
+            raise CheckpointError(
+                f"unknown key {min(unknown)!r}", fix=f"known are {', '.join(_KEYS)}", where=where
+            )
         names = values.get("names")
         if not isinstance(names, dict):
             raise CheckpointError("'names' is no object of names", where=where)
         lists = {key: _strings(values.get(key, []), key, where) for key in _KEYS[1:]}
-        found = {theirs: _strings([ours] if isinstance(ours, str) else ours, theirs, where) for theirs, ours in names.items()}
+        found = {
+            theirs: _strings([ours] if isinstance(ours, str) else ours, theirs, where)
+            for theirs, ours in names.items()
+        }
         return cls(found, where=where, **lists)
 
     def targets(self, name: str) -> list[list[str]] | None:
-        """nartk's names of a tensor: of each weight that it is, those of its rows. None: the map has it not."""
+        """nartk's names of a tensor: of each weight that it is, those of its rows; None: it is not there."""
         for pattern, ours in self.names.items():
             if (match := self._compiled[pattern].fullmatch(name)) is not None:
                 return [_split(each, match.groupdict()) for each in ours]
@@ -100,10 +105,10 @@ def _strings(values: object, key: str, where: str) -> Sequence[str]:
     return values
 
 
-def _split(pattern: str, places: Mapping[str, str]) -> list[str]:
+def _split(pattern: str, groups: Mapping[str, str]) -> list[str]:
     """The names in a pattern of nartk's: one for each of ``q|k|v``."""
-    for place, value in places.items():
-        pattern = pattern.replace(f"{{{place}}}", value)
+    for placeholder, value in groups.items():
+        pattern = pattern.replace(f"{{{placeholder}}}", value)
     parts = pattern.split(".")
     at = next((i for i, part in enumerate(parts) if "|" in part or part in _JOINED), None)
     if at is None:
@@ -138,7 +143,12 @@ class MappedWeights(Tensors):
     """
 
     def __init__(
-        self, stored: Tensors, map: NameMap, shapes: Mapping[str, Shape], tables: Mapping[str, Array], where: str
+        self,
+        stored: Tensors,
+        map: NameMap,
+        shapes: Mapping[str, Shape],
+        tables: Mapping[str, Array],
+        where: str,
     ) -> None:
         self._stored, self._map, self._where = stored, map, where
         self.tables = tables
@@ -218,7 +228,9 @@ class MappedWeights(Tensors):
         rows = [self._rows(own) for own in self._pieces[name]]
         array = rows[0] if len(rows) == 1 else np.concatenate(rows)
         if not np.isfinite(array).all():
-            raise CheckpointError(f"{self.sources[self._pieces[name][0]].name!r} holds NaN or infinity", where=self._where)
+            raise CheckpointError(
+                f"{self.sources[self._pieces[name][0]].name!r} holds NaN or infinity", where=self._where
+            )
         return array.reshape(self.shapes[name])
 
     def _rows(self, own: str) -> Array:

@@ -4,10 +4,10 @@ The configuration is JSON, an object with
 
 - ``architecture``: ``transformer`` by default.
 - ``model``: settings of the architecture but for the numbers of words, the padding symbol and
-  ``share_embeddings``, which follow. Positions may also be ``interleaved``: sine and cosine side by side, as in
-  Vaswani et al. 2017 and PyTorch's tutorial; the state dict may have their table, and need not.
-- ``special_tokens``: ``bos``, ``pad``, ``eos`` and ``unk``, each a word or an id; ``start_token`` likewise, by
-  default bos.
+  ``share_embeddings``, which follow. Positions may also be ``interleaved``: sine and cosine side by side, as
+  in Vaswani et al. 2017 and PyTorch's tutorial, of which the state dict has no table.
+- ``special_tokens``: ``bos``, ``pad``, ``eos`` and ``unk``, each a word or an id; ``start_token`` likewise,
+  by default bos.
 - ``words``: all words by id, where no file has them.
 - ``split``: how text becomes words, as in `nartk.processors.vocabulary`.
 - ``before``, ``after``: words around a source, by default none and eos; ``fill`` as in the same module.
@@ -29,7 +29,7 @@ import numpy as np
 
 from nartk.architectures import architecture
 from nartk.architectures.positions import interleaved_sinusoids
-from nartk.architectures.settings import JOINT, SOURCE_WORDS, TARGET_WORDS, Config
+from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS, Config
 from nartk.checkpoints.checkpoint import Checkpoint, assemble
 from nartk.checkpoints.generation import KEY as GENERATION
 from nartk.checkpoints.hugging_face.tensors import PickledTensors
@@ -147,11 +147,11 @@ def _network(
     computed = [side for side in ("encoder", "decoder") if settings.get(f"{side}_positions") == INTERLEAVED]
     settings = settings | {f"{side}_positions": "learned" for side in computed}
     name = values.get("architecture", "transformer")
-    kind = architecture(name if isinstance(name, str) else "").config
-    if not kind.reads_text:  # type: ignore[attr-defined]  # of the encoder
+    declared = architecture(name if isinstance(name, str) else "").config
+    if not declared.reads_text:  # type: ignore[attr-defined]  # of the encoder
         raise UnsupportedCheckpointError(f"a {name!r} model, which reads no text", where=where)
     settings |= {"src_vocab": words[0], "tgt_vocab": words[1], "pad": pad, "share_embeddings": "none"}
-    config = _config(kind, settings, where)
+    config = _config(declared, settings, where)
     shapes = config.weight_shapes()
     tables = {}
     for side in computed:
@@ -160,14 +160,17 @@ def _network(
     weights = MappedWeights(stored, map, shapes, tables, str(files.weights))
     source, target, output = (weights.sources[each] for each in (SOURCE_WORDS, *TARGET_WORDS[:2]))
     # Of tied matrices a state dict has one tensor, which the map names twice, or equal ones.
-    equal = [one == other or _are_equal(stored, one.name, other.name) for one, other in ((source, target), (target, output))]
+    equal = [
+        one == other or _are_equal(stored, one.name, other.name)
+        for one, other in ((source, target), (target, output))
+    ]
     shared = _SHARES[equal[0] and words[0] == words[1], equal[1]]
-    return _config(kind, settings | {"share_embeddings": shared}, where), weights
+    return _config(declared, settings | {"share_embeddings": shared}, where), weights
 
 
-def _config(kind: type[Config], settings: JsonObject, where: str) -> Config:
+def _config(declared: type[Config], settings: JsonObject, where: str) -> Config:
     try:
-        return kind.from_dict(settings)
+        return declared.from_dict(settings)
     except UsageError as error:
         raise CheckpointError(error.message, fix=error.fix, where=where) from error
     except CheckpointError as error:
@@ -208,7 +211,8 @@ def _words(path: Path | None, given: object, where: str) -> list[str]:
     if path is None:
         if given is None:
             raise UsageError(
-                "nothing lists the model's words", fix=f"give {named('dict')}, or 'words' in the configuration"
+                "nothing lists the model's words",
+                fix=f"give {named('dict')}, or 'words' in the configuration",
             )
         return read_words(json.dumps(given).encode(), where)
     raw = read_file(path, most=_MOST_WORDS)
