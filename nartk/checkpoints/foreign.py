@@ -39,7 +39,10 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (
         ("*.pt",),
         "a folder of checkpoints of torch",
-        lambda folder: f"nartk-convert {min(folder.glob('*.pt'))} --output DIR, if they are fairseq's",
+        lambda folder: (
+            f"nartk-convert {min(folder.glob('*.pt'))} --output DIR, if they are fairseq's or OpenAI's; "
+            "docs/models.md tells how state dicts of other networks are read"
+        ),
     ),
 )
 ARGOS = "model"  # the folder inside of a package

@@ -30,6 +30,7 @@ EXAMPLES = """\
   nartk-convert wmt.pt --output model --dict dict.txt --tokenizer moses --bpe fastbpe --bpe-codes bpecodes
   nartk-convert averaged.pt --output model --dict dict.txt --spm spm.model --dtype fp16 --card card.md
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
+  nartk-convert tiny.en.pt --tokenizer openai/whisper-tiny.en --output model       OpenAI's own file
   nartk-convert opus-mt-en-de --output model                a folder of Hugging Face
   nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
   nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
@@ -77,8 +78,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--tokenizer",
-        choices=("moses", "none"),
-        help="what made the tokens that a model of fairseq was trained on; none: lines are tokens already",
+        metavar="{moses,none,FOLDER}",
+        help="what made the tokens that a model of fairseq was trained on; none: lines are tokens already. "
+        "Of OpenAI's Whisper (tiny.pt) the folder of transformers, with tokenizer.json and "
+        "generation_config.json (default: the folder of the file)",
     )
     for side in ("source", "target"):
         parser.add_argument(
@@ -150,6 +153,13 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(
                 f"{str(args.checkpoint)!r} is a model of nartk already", fix="give --quantize or --to as well"
             )
+    if os.path.isfile(args.checkpoint):
+        from nartk.checkpoints.openai import is_openai
+
+        if is_openai(args.checkpoint):
+            return _convert_openai(args)
+    if args.tokenizer not in (None, "moses", "none"):
+        raise UsageError(f"--tokenizer is {args.tokenizer!r}", fix="choose from moses, none")
     _refuse(args, _OF_FOLDERS, "which is no folder of Hugging Face", "leave it out")
     if args.quantize is None and args.to is None:
         tell(args, f"{args.output}: {_convert(args, args.output)}, {args.dtype}")
@@ -169,7 +179,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _convert_state_dict(args: argparse.Namespace) -> int:
     """Writes a native folder, or one of int8 weights or another library's, of a state dict."""
-    from nartk.checkpoints.hugging_face.reading import convert
     from nartk.checkpoints.state_dicts.reading import Files, reading_state_dict
 
     if args.map is None or args.config is None:
@@ -177,17 +186,37 @@ def _convert_state_dict(args: argparse.Namespace) -> int:
     described = ("spm", "target_spm", "dict", "target_dict")
     others = (flag for flag in (*_OF_FAIRSEQ, *_OF_FOLDERS) if flag not in described)
     _refuse(args, [*others], "which --map and --config describe", "leave it out")
-    if args.quantize is not None or args.to is not None:
-        _require_types(args)
     files = Files(
         args.checkpoint, args.map, args.config, args.dict, args.target_dict, args.spm, args.target_spm
     )
     with reading_state_dict(files) as checkpoint:
-        if args.quantize is not None or args.to is not None:
-            _refuse(args, ("card",), "with --quantize or --to", "leave it out")
-            _write(checkpoint, args)
-            return 0
-        config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
+        return _convert_read(args, checkpoint)
+
+
+def _convert_openai(args: argparse.Namespace) -> int:
+    """Writes a native folder, or one of int8 weights or another library's, of OpenAI's file of Whisper."""
+    from nartk.checkpoints.loading import located
+    from nartk.checkpoints.openai import read_openai
+
+    others = [flag for flag in _OF_FAIRSEQ if flag != "tokenizer"]
+    _refuse(args, [*others, "allow_pickle"], "which is OpenAI's Whisper", _COMPLETE)
+    tokenizer = None if args.tokenizer is None else located(args.tokenizer)
+    return _convert_read(args, read_openai(args.checkpoint, tokenizer, **languages(args)))
+
+
+def _convert_read(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
+    """Writes a native folder, or what --quantize and --to ask for, of a checkpoint of another library."""
+    from nartk.checkpoints.hugging_face.reading import convert
+
+    for notice in checkpoint.notices:
+        tell(args, notice)
+    if args.quantize is not None or args.to is not None:
+        _require_types(args)
+        _refuse(args, ("card",), "with --quantize or --to", "leave it out")
+        _write(checkpoint, args)
+        return 0
+    _require_other(args.output, checkpoint)
+    config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
     tell(args, f"{args.output}: {_in_words(config)}, {args.dtype}")
     return 0
 
@@ -211,7 +240,7 @@ def _refuse(args: argparse.Namespace, flags: Sequence[str], why: str, fix: str) 
 
 def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
     """Writes a native folder, or one of int8 weights, of a folder of Hugging Face or of CTranslate2."""
-    from nartk.checkpoints.hugging_face.reading import convert, read_hugging_face
+    from nartk.checkpoints.hugging_face.reading import read_hugging_face
     from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     _refuse(args, _OF_FAIRSEQ, "which is no checkpoint of fairseq", _COMPLETE)
@@ -223,15 +252,7 @@ def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
     else:
         _refuse(args, ("allow_pickle",), "which is no folder of Hugging Face", "leave it out")
         checkpoint = load_checkpoint(folder, **languages(args))
-    for notice in checkpoint.notices:
-        tell(args, notice)
-    if args.quantize is not None or args.to is not None:
-        _write(checkpoint, args)
-        return 0
-    _require_other(args.output, checkpoint)
-    config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
-    tell(args, f"{args.output}: {_in_words(config)}, {args.dtype}")
-    return 0
+    return _convert_read(args, checkpoint)
 
 
 def _require_other(output: Path, checkpoint: Checkpoint) -> None:

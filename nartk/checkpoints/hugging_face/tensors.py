@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from nartk.checkpoints.names import WEIGHTS
 from nartk.checkpoints.tensors import FLOATS, Array, StoredTensors, Tensors
 from nartk.errors import CheckpointError, requiring_torch
 from nartk.files import Folder, sha256
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICKLED = "pytorch_model.bin"
 _MOST_INDEX = 10_000_000  # bytes of an index of shards
@@ -21,14 +25,15 @@ class PickledTensors(Tensors):
     """The tensors of a file of torch's, which is read without running anything in it.
 
     Args:
-        nested: True if they may be the only such part of what the file holds.
+        tensors: Tensors that were read of the file; None: it holds nothing else, and all are read.
     """
 
-    def __init__(self, path: Path, *, nested: bool = False) -> None:
-        with requiring_torch(f"reading {path.name!r}"):
-            from nartk.checkpoints.pickles import load_nested_tensors, load_tensors
-
-        self._path, self._tensors = path, (load_nested_tensors if nested else load_tensors)(path)
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+        if tensors is None:
+            with requiring_torch(f"reading {path.name!r}"):
+                from nartk.checkpoints.pickles import load_tensors
+            tensors = load_tensors(path)
+        self._path, self._tensors = path, tensors
         self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         types = {f"torch.{name}": type for name, type in _TORCH_TYPES.items()}
         self.types = {name: types.get(str(tensor.dtype), "") for name, tensor in self._tensors.items()}

@@ -36,7 +36,14 @@ from nartk.checkpoints.hugging_face.tensors import PickledTensors
 from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER
 from nartk.checkpoints.state_dicts.names import MappedWeights, NameMap
 from nartk.checkpoints.tensors import StoredTensors, Tensors
-from nartk.errors import CheckpointError, InputFileError, UnsupportedCheckpointError, UsageError, named
+from nartk.errors import (
+    CheckpointError,
+    InputFileError,
+    UnsupportedCheckpointError,
+    UsageError,
+    named,
+    requiring_torch,
+)
 from nartk.files import MOST_JSON, Folder, JsonObject, parse_json, read_file, sha256
 from nartk.processors.vocabulary import FILE, NAME, read_words
 
@@ -188,7 +195,9 @@ def _open(path: Path) -> Tensors:
         raise InputFileError("no such file", fix="check the name", where=str(path))
     if path.suffix == ".safetensors":
         return StoredTensors(path)
-    return PickledTensors(path, nested=True)
+    with requiring_torch(f"reading {path.name!r}"):
+        from nartk.checkpoints.pickles import load_nested_tensors
+    return PickledTensors(path, load_nested_tensors(path))
 
 
 def _description(path: Path) -> JsonObject:
