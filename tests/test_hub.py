@@ -93,7 +93,12 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def decoded(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Decodes `LINES` in a process of its own, with a cache of its own."""
+    """Decodes `LINES` by greedy search, as `ran` does."""
+    return ran(hub, folder, "decode", *words, "--strategy", "greedy", "--quiet", **variables)
+
+
+def ran(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command that reads `LINES`, in a process of its own, with a cache of its own."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server.server_port}",
@@ -103,7 +108,7 @@ def decoded(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess
         "HF_HUB_DOWNLOAD_TIMEOUT": "1",
         **variables,
     }
-    command = [sys.executable, "-m", "nartk", "decode", *words, "--strategy", "greedy", "--quiet"]
+    command = [sys.executable, "-m", "nartk", *words]
     return subprocess.run(
         command, input=LINES, capture_output=True, text=True, env=environment, cwd=folder, check=False
     )
@@ -121,6 +126,31 @@ def test_a_model_is_decoded_by_its_name_and_then_from_the_cache(hub: Hub, tmp_pa
     before = len(hub.asked)
     offline = decoded(hub, tmp_path, NAME, HF_HUB_OFFLINE="1")
     assert (offline.stdout, len(hub.asked)) == (wanted.stdout, before)
+
+
+def test_a_drafter_is_named_as_a_model_is(hub: Hub, tmp_path: Path) -> None:
+    """It drafts what the folder of the same files does; where a command tries it beforehand, too."""
+    own, draft = str(tmp_path / "model"), ["decode", "--strategy", "speculative", "--no-adaptive"]
+    outputs = []
+    for name in (own, NAME):
+        stats = tmp_path / f"{len(outputs)}.json"
+        each = ran(hub, tmp_path, *draft, own, "--drafter", name, "--stats", str(stats))
+        assert each.returncode == 0, each.stderr
+        counts = json.loads(stats.read_text())
+        outputs.append((each.stdout, counts["accepted"], counts["signature"]))
+    assert outputs[0] == outputs[1]
+    assert outputs[0][1] > 0
+    assert any("/resolve/" in path for path in hub.asked)
+    (tmp_path / "in.txt").write_text(LINES)
+    for command in (
+        ["verify", own, "in.txt", "--strategy", "speculative"],
+        ["bench", own, "in.txt", "--strategies", "speculative", "--rounds", "1"],
+    ):
+        found = ran(hub, tmp_path, *command, "--drafter", NAME)
+        assert found.returncode == 0, found.stderr
+    missing = ran(hub, tmp_path, *draft, own, "--drafter", "somebody/other")
+    assert missing.returncode == 2
+    assert "'somebody/other' is no file and no folder, and did not come from" in missing.stderr
 
 
 def test_pickles_alone_are_refused(hub: Hub, tmp_path: Path) -> None:

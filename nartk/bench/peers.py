@@ -19,7 +19,7 @@ from nartk.architectures import architecture
 from nartk.bench.specs import Outcome, Setup, Spec, require_threads
 from nartk.bench.work import Workload
 from nartk.checkpoints.checkpoint import Checkpoint
-from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.loading import load_checkpoint, located
 from nartk.checkpoints.names import model_folder
 from nartk.errors import StrategyMismatchError, UsageError, requiring_fairseq
 from nartk.protocols.passes import texts_of
@@ -133,7 +133,7 @@ class HuggingFacePeer(Peer):
 
     def _assistant(self) -> Checkpoint:
         """The small model, which must be one and say the model's words."""
-        small = load_checkpoint(model_folder(self.assistant))
+        small = load_checkpoint(located(self.assistant))
         if not architecture(small.architecture).autoregressive:
             raise StrategyMismatchError(
                 f"assistant {self.assistant!r} is a {small.architecture!r}, which is not autoregressive",

@@ -11,7 +11,7 @@ from nartk.architectures import architecture
 from nartk.checkpoints import costs
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.loading import load_checkpoint, located
-from nartk.checkpoints.names import SHIPPED, model_folder
+from nartk.checkpoints.names import SHIPPED
 from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requiring_torch
 from nartk.files import Folder
 from nartk.protocols.prompts import Prompted
@@ -186,7 +186,7 @@ def _served(
 
 def _open_other(model: Model, name: str) -> Model:
     """Another model on a model's device and, if its own weights allow it, in its type."""
-    checkpoint = load_checkpoint(model_folder(name), check=model.checkpoint.checked)
+    checkpoint = load_checkpoint(located(name), check=model.checkpoint.checked)
     dtype = model.dtype if checkpoint.quantized is None else None
     graphs = getattr(model.passes, "cuda_graphs", True)
     return _served(checkpoint, model.device, dtype, threads=model.threads, cuda_graphs=graphs)

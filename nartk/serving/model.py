@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint
-from nartk.checkpoints.names import model_folder
+from nartk.checkpoints.loading import located
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named, require_count
 from nartk.processors.text import AsGiven
 from nartk.protocols.hypothesis import WINDOW, Hypothesis, Result
@@ -166,11 +166,16 @@ class Model:
         )
 
     def other(self, name: str) -> Model:
-        """Another model, on this one's device and in its type: read only if it is not among those kept."""
-        key = (os.path.realpath(model_folder(name)), self.device, self.dtype)
+        """Another model, on this one's device and in its type: read only if it is not among those kept.
+
+        Args:
+            name: As that of `nartk.load`: one of the hub may be downloaded.
+        """
+        folder = located(name)
+        key = (os.path.realpath(folder), self.device, self.dtype)
         found = self.others.pop(key, None)
         if found is None:
-            found = self.open_other(self, name)
+            found = self.open_other(self, str(folder))
         self.others[key] = found
         if len(self.others) > KEPT:
             del self.others[next(iter(self.others))]
