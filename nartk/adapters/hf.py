@@ -32,7 +32,7 @@ TYPES = ("fp32", "bf16", "fp16")  # of the weights that `write_folder` writes
 
 
 # Their names of activations that are not ours.
-_ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
+ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}
 # What T5 is, whatever its size, and what the others are. Where a model differs, it is refused by the name.
 _T5 = {
     "norm": "rms",
@@ -185,7 +185,7 @@ def _to_bart(transformers: ModuleType, model: Transformer, settings: JsonObject)
         "vocab_size": config.src_vocab,
         "d_model": config.d_model,
         **{theirs: getattr(config, ours) for ours, theirs in SIZES.items()},
-        "activation_function": _ACTIVATIONS.get(config.activation, config.activation),
+        "activation_function": ACTIVATIONS.get(config.activation, config.activation),
         "scale_embedding": config.scale_embedding,
         "max_position_embeddings": max(config.max_source_len, config.max_target_len),
         "tie_word_embeddings": config.share_embeddings == "all",
@@ -291,12 +291,7 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
     """
     source, target = checkpoint.text.tokenizer, checkpoint.output
     if isinstance(target, HuggingFaceTokenizer):
-        for name, path in checkpoint.files.items():
-            shutil.copyfile(path, folder / name)
-        own = folder / "tokenizer_config.json"
-        found = json.loads(own.read_bytes()) if own.is_file() else {}
-        with writing(own) as file:
-            json.dump({"tokenizer_class": checkpoint.beside["output"]["class"], **found}, file, indent=2)
+        copy_tokenizer(checkpoint, folder)
         return ""
     vocab, joint = target.vocab, source.vocab == target.vocab
     if any(len(set(each.words)) < len(each) for each in (source.vocab, vocab)):
@@ -318,6 +313,16 @@ def _write_tokenizer(checkpoint: Checkpoint, folder: Path) -> str:
     else:
         _write_words(vocab, folder, settings)
     return ""
+
+
+def copy_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    """Writes the files of a tokenizer of transformers', with the name of its class."""
+    for name, path in checkpoint.files.items():
+        shutil.copyfile(path, folder / name)
+    own = folder / "tokenizer_config.json"
+    found = json.loads(own.read_bytes()) if own.is_file() else {}
+    with writing(own) as file:
+        json.dump({"tokenizer_class": checkpoint.beside["output"]["class"], **found}, file, indent=2)
 
 
 def _write_marian(

@@ -275,19 +275,22 @@ def _write(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
 
 def _export(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
     """Writes the folder of another library, which must be new or empty."""
-    from nartk.adapters import ctranslate2, hf
+    from nartk.adapters import ctranslate2, hf, hf_whisper
 
-    library: Any = {"hf": hf, "ctranslate2": ctranslate2}[args.to]
+    of_speech = {("whisper", "hf"): hf_whisper}
+    found = of_speech.get((checkpoint.architecture, args.to))
+    library: Any = found or {"hf": hf, "ctranslate2": ctranslate2}[args.to]
     dtype = args.dtype if args.quantize is None else args.quantize
     if dtype not in library.TYPES:
         raise UsageError(
             f"--to {args.to} with --quantize {dtype}, which transformers does not store",
             fix="choose --to ctranslate2, or leave --quantize out",
         )
-    if checkpoint.input.vocab is None:
+    if checkpoint.input.vocab is None and found is None:
         raise UnsupportedCheckpointError(
-            f"a {checkpoint.architecture!r} model, which reads sound; --to writes models of text",
-            fix="name a model of text",
+            f"a {checkpoint.architecture!r} model, which reads sound; --to {args.to} writes models of text"
+            + (", and Whisper" if args.to == "hf" else ""),
+            fix="name another model",
             where=str(checkpoint.folder),
         )
     if not architecture(checkpoint.architecture).autoregressive:

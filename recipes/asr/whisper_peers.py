@@ -1,7 +1,7 @@
 """Compares a Whisper on nartk, transformers and CTranslate2: outputs, word errors, CPU time.
 
 python recipes/asr/whisper_peers.py MODEL --ctranslate2 FOLDER --clips TSV [--rounds N] [--markdown FILE]
-    MODEL: a Hugging Face folder, such as recipes/asr/whisper_tiny.py writes; FOLDER: CTranslate2's, of the
+    MODEL: a Hugging Face folder, such as nartk-convert FOLDER --to hf writes; FOLDER: CTranslate2's, of the
     same weights; TSV: under a line of headings `file`, beside the list, and `transcript`, which may be empty
 
 Greedy search, one recording of up to 30 s at a time, one thread each, in turns. nartk's time is from the

@@ -86,7 +86,7 @@ FAMILY = Family(
     irrelevant=frozenset(_IRRELEVANT.split()),
 )
 # Settings of the feature extractor: those that have one value, and those that change nothing.
-_SOUND: JsonObject = {
+SOUND: JsonObject = {
     "sampling_rate": 16000,
     "hop_length": 160,
     "n_fft": 400,
@@ -275,7 +275,7 @@ def _seconds(folder: Folder, network: WhisperConfig) -> float:
     if values is None and folder.has(PROCESSOR):
         name, values = PROCESSOR, folder.json(PROCESSOR).get("feature_extractor")
     seconds = network.max_source_len / 100
-    wanted = {**_SOUND, "feature_size": network.input_features, "chunk_length": seconds}
+    wanted = {**SOUND, "feature_size": network.input_features, "chunk_length": seconds}
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _LEFT or value is None:
             continue
