@@ -1,7 +1,8 @@
-"""Whisper on nartk, transformers and CTranslate2, with greedy search in one thread: what recipes compare.
+"""Whisper on nartk and in other libraries, with greedy search in one thread: what recipes compare.
 
 `run` outputs a given number of words for frames [T,F], and tells the time of the encoder and of the decoder;
-`text` is the text of a recording, for which the other libraries get transformers' features [1,F,T].
+`texts` are those of recordings of up to 30 s, without times, from the files on: CTranslate2 and transformers
+read the features that transformers' extractor computes, nartk and faster-whisper have their own.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import nartk
 from nartk.adapters.ctranslate2 import TYPES, import_ctranslate2
 from nartk.adapters.hf import import_transformers
 from nartk.bench.turns import TimedCall
+from nartk.data.audio.sounds import read_sound
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, FloatArray
 
 SHIFT = 10.0  # ms between two frames
+RATE = 16000
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class Spent:
     encoder: float
     decoder: float
     tokens: list[int]
+
+
+def extracted(extractor: Any, paths: Sequence[Path]) -> FloatArray:
+    """Features [N,F,T] of sound files, as transformers' extractor computes them."""
+    samples = [read_sound(str(path), rate=RATE) for path in paths]
+    found: FloatArray = extractor(samples, sampling_rate=RATE, return_tensors="np").input_features
+    return found
 
 
 class NartkWhisper:
@@ -50,9 +60,9 @@ class NartkWhisper:
         (result,) = decoder()
         return Spent(encoder.seconds, decoder.seconds - encoder.seconds, list(result.hypotheses[0].tokens))
 
-    def text(self, path: Path, features: FloatArray) -> str:
-        (found,) = self.model.decode([str(path)], "greedy", batch_size=1)
-        return found.text
+    def texts(self, paths: Sequence[Path]) -> list[str]:
+        found = self.model.decode([*map(str, paths)], "greedy", batch_size=len(paths))
+        return [each.text.strip() for each in found]
 
 
 class TransformersWhisper:
@@ -80,17 +90,22 @@ class TransformersWhisper:
     def tokenizer(self) -> Any:
         return self.library.WhisperTokenizerFast.from_pretrained(self.folder)
 
-    def text(self, path: Path, features: FloatArray) -> str:
+    @cached_property
+    def extractor(self) -> Any:
+        return self.library.WhisperFeatureExtractor.from_pretrained(self.folder)
+
+    def texts(self, paths: Sequence[Path]) -> list[str]:
+        features = torch.from_numpy(extracted(self.extractor, paths))
         with torch.inference_mode():
-            found = self.model.generate(torch.from_numpy(features), do_sample=False, num_beams=1)
-        return str(self.tokenizer.decode(found[0], skip_special_tokens=True))
+            found = self.model.generate(features, do_sample=False, num_beams=1)
+        return [self.tokenizer.decode(each, skip_special_tokens=True).strip() for each in found]
 
 
 class CTranslate2Whisper:
     """CTranslate2's `Whisper`, which faster-whisper calls.
 
     Args:
-        folder: Its own, with a tokenizer.json for `text`, or Hugging Face's, which is converted.
+        folder: Its own, with a tokenizer.json for `texts`, or Hugging Face's, which is converted.
     """
 
     def __init__(self, folder: Path, dtype: str) -> None:
@@ -123,15 +138,54 @@ class CTranslate2Whisper:
         file = str(self.folder / "tokenizer.json")
         return import_transformers().WhisperTokenizerFast(tokenizer_file=file)
 
-    def text(self, path: Path, features: FloatArray) -> str:
-        prompt = self.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
-        memory = self.model.encode(self.library.StorageView.from_array(features))
-        (found,) = self.model.generate(memory, [prompt], beam_size=1)
-        return str(self.tokenizer.decode(found.sequences_ids[0], skip_special_tokens=True))
+    @cached_property
+    def extractor(self) -> Any:
+        return import_transformers().WhisperFeatureExtractor(feature_size=self.model.n_mels)
+
+    def texts(self, paths: Sequence[Path]) -> list[str]:
+        ids = self.tokenizer.convert_tokens_to_ids
+        start, transcribe, without = ids(["<|startoftranscript|>", "<|transcribe|>", "<|notimestamps|>"])
+        memory = self.model.encode(self.library.StorageView.from_array(extracted(self.extractor, paths)))
+        prompts = [[start, without]] * len(paths)
+        if self.model.is_multilingual:
+            detected = (languages[0][0] for languages in self.model.detect_language(memory))
+            prompts = [[start, *ids([language]), transcribe, without] for language in detected]
+        found = self.model.generate(memory, prompts, beam_size=1)
+        return [
+            self.tokenizer.decode(each.sequences_ids[0], skip_special_tokens=True).strip() for each in found
+        ]
 
 
-Library: TypeAlias = NartkWhisper | TransformersWhisper | CTranslate2Whisper
-LIBRARIES: dict[str, Callable[[Path, str], Library]] = {
+class FasterWhisper:
+    """faster-whisper's `WhisperModel`, with one window a file: what it has besides is switched off.
+
+    Args:
+        folder: CTranslate2's.
+    """
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        from faster_whisper import WhisperModel
+
+        settings = {"compute_type": TYPES[dtype], "cpu_threads": 1, "num_workers": 1}
+        self.model = WhisperModel(str(folder), device="cpu", **settings)
+
+    def texts(self, paths: Sequence[Path]) -> list[str]:
+        found = []
+        for path in paths:  # it decodes several windows of one file together, but no several files
+            segments, _ = self.model.transcribe(
+                str(path),
+                beam_size=1,
+                temperature=0.0,
+                without_timestamps=True,
+                condition_on_previous_text=False,
+                no_speech_threshold=None,
+            )
+            found.append("".join(segment.text for segment in segments).strip())
+        return found
+
+
+Library: TypeAlias = NartkWhisper | TransformersWhisper | CTranslate2Whisper | FasterWhisper
+LIBRARIES: dict[str, Callable[[Path, str], NartkWhisper | TransformersWhisper | CTranslate2Whisper]] = {
     "nartk": NartkWhisper,
     "hf": TransformersWhisper,
     "ctranslate2": CTranslate2Whisper,

@@ -210,6 +210,16 @@ def test_words_between_spaces(share: str, transformers: Any, tmp_path: Path) -> 
         assert found.tolist()[1:] == [*best.tokens]
         if UNKNOWN not in best.text:
             assert tokenizer.decode(found, skip_special_tokens=True) == best.text
+    again = load(folder)
+    for line in LINES:
+        assert [*again.encode(line)] == [*ours.encode(line)]
+    for own, back in zip(
+        *(each.decode(LINES, "greedy", max_ratio=9.0) for each in (ours, again)), strict=True
+    ):
+        assert back.tokens == own.tokens
+        assert back.score == pytest.approx(own.score, abs=1e-4)
+        if UNKNOWN not in own.text:
+            assert back.text == own.text
 
 
 def test_pieces_with_a_dictionary_on_each_side(transformers: Any, tmp_path: Path) -> None:

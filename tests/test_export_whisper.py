@@ -76,6 +76,13 @@ def test_a_folder_comes_back_as_it_was(
     assert any(outputs)
     processor = library.AutoProcessor.from_pretrained(back)
     assert type(processor).__name__ == "WhisperProcessor"
+    samples = np.random.default_rng(seed).normal(size=9000).astype(np.float32)
+    extractor = library.WhisperFeatureExtractor.from_pretrained(theirs)
+    given, made = (
+        each(samples, sampling_rate=16000, return_tensors="np").input_features
+        for each in (extractor, processor.feature_extractor)
+    )
+    np.testing.assert_array_equal(made, given)
     text = library.WhisperTokenizer.from_pretrained(theirs)
     assert processor.tokenizer.decode(outputs[0]) == text.decode(outputs[0])
     mine, again = (load_checkpoint(folder) for folder in (own, back))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -43,8 +44,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         UsageError: The model's weights are int8.
         UnsupportedCheckpointError: A key's bias is not 0, which transformers has not.
     """
-    config, output = read_config(checkpoint), checkpoint.output
-    assert isinstance(config, WhisperConfig)
+    config, output = cast(WhisperConfig, read_config(checkpoint)), checkpoint.output
     assert isinstance(output, WhisperText)
     type = DTYPES[dtype]
     weights = {name: weight.to(type) for name, weight in _weights(checkpoint, config)}
@@ -59,7 +59,7 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
             **SOUND,
             "processor_class": "WhisperProcessor",
             "feature_size": config.input_features,
-            "chunk_length": checkpoint.beside["input"]["seconds"],
+            "chunk_length": config.max_source_len // _RATE,
         },
     }
     for name, values in files.items():
@@ -105,7 +105,7 @@ def _config(config: WhisperConfig, ids: JsonObject, dtype: str) -> JsonObject:
 
 
 def _generation(checkpoint: Checkpoint, output: WhisperText, ids: JsonObject) -> JsonObject:
-    """What generation_config.json has: outputs of other lengths, words and prompts than by default."""
+    """The contents of generation_config.json: lengths, banned words and prompts."""
     given, prompts = checkpoint.generation, output.prompts
     found = write_generation(given, output.vocab.eos, output.vocab.also_eos)
     for ours, theirs, name in (

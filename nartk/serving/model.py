@@ -169,7 +169,7 @@ class Model:
         """Another model, on this one's device and in its type: read only if it is not among those kept.
 
         Args:
-            name: As that of `nartk.load`: one of the hub may be downloaded.
+            name: The name of a model, as `nartk.load` takes it: one of the hub may be downloaded.
         """
         folder = located(name)
         key = (os.path.realpath(folder), self.device, self.dtype)
