@@ -213,9 +213,8 @@ def test_words_between_spaces(share: str, transformers: Any, tmp_path: Path) -> 
     again = load(folder)
     for line in LINES:
         assert [*again.encode(line)] == [*ours.encode(line)]
-    for own, back in zip(
-        *(each.decode(LINES, "greedy", max_ratio=9.0) for each in (ours, again)), strict=True
-    ):
+    outputs = (each.decode(LINES, "greedy", max_ratio=9.0) for each in (ours, again))
+    for own, back in zip(*outputs, strict=True):
         assert back.tokens == own.tokens
         assert back.score == pytest.approx(own.score, abs=1e-4)
         if UNKNOWN not in own.text:
