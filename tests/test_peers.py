@@ -306,6 +306,15 @@ def test_what_ctranslate2_has_is_read_back(shape: dict[str, Any], tmp_path: Path
     found: Any = load_network(load_checkpoint(tmp_path / "model")).eval()
     with torch.inference_mode():
         torch.testing.assert_close(found(SOURCES, TARGETS), model(SOURCES, TARGETS), atol=1e-6, rtol=0)
+    for side in ("encoder_final_norm", "decoder_final_norm"):  # as to_hugging_face takes it
+        assert getattr(found.config, side) == getattr(model.config, side)
+
+
+def test_a_norm_that_ctranslate2_has_not_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    model = small(SHAPES[27] | {"decoder_final_norm": "always"})
+    with pytest.raises(UnsupportedCheckpointError, match="a norm behind a post-norm decoder"):
+        to_ctranslate2(model, VOCAB, tmp_path / "model")
 
 
 def test_ctranslate2_says_the_same(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import random
 import string
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -371,3 +372,22 @@ def test_pickles_that_run_code_are_refused(tmp_path: Path, capsys: pytest.Captur
 def test_one_file_is_not_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert([str(tmp_path / "net.pt"), "--map", "map.json", "--output", str(tmp_path / "other")]) == 2
     assert "--map and --config go together" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["net.pt", "map.json", "config.json"])
+def test_truncated_files_are_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that ends too early, at 20 places, is an error within a second, and nothing is written."""
+    assert converted(tmp_path, random_net(0), described(), {"names": names()}) == 0
+    whole = (tmp_path / name).read_bytes()
+    files = ["--map", str(tmp_path / "map.json"), "--config", str(tmp_path / "config.json")]
+    for place in range(20):
+        (tmp_path / name).write_bytes(whole[: place * len(whole) // 20])
+        capsys.readouterr()
+        begun = time.perf_counter()
+        assert convert([str(tmp_path / "net.pt"), *files, "--output", str(tmp_path / "other")]) == 5
+        assert time.perf_counter() - begun < 1
+        error = capsys.readouterr().err
+        assert "error[E402 Checkpoint]" in error
+        assert name in error
+        assert "Traceback" not in error
+        assert not (tmp_path / "other").exists()

@@ -296,12 +296,14 @@ def _values(file: BinaryTensors, own: JsonObject, where: str) -> JsonObject:
         learned = table in names
         layers = {name.split("/")[1] for name in names if name.startswith(f"{side}/layer_")} - {"layer_norm"}
         longest = rows(table)[0] if learned else _LONGEST if "relative_buckets" in values else _COMPUTED
+        pre_norm = file.attribute(f"{side}/pre_norm", 1) != 0
+        final = f"{side}/layer_norm/gamma" in names
         values |= {
             f"{side}_layers": len(layers),
             f"{side}_heads": heads[side],
             f"{side}_ffn": rows(f"{side}/layer_0/ffn/linear_0/weight")[0],
-            f"{side}_final_norm": "always" if f"{side}/layer_norm/gamma" in names else "never",
-            f"{side}_norm_first": file.attribute(f"{side}/pre_norm", 1) != 0,
+            f"{side}_norm_first": pre_norm,
+            f"{side}_final_norm": "pre-norm" if final == pre_norm else "always" if final else "never",
             f"{side}_positions": "learned" if learned or "relative_buckets" not in values else "relative",
             f"max_{'source' if side == 'encoder' else 'target'}_len": longest,
         }
