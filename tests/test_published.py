@@ -16,7 +16,6 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.recipe_scripts import imported
@@ -25,8 +24,6 @@ import nartk
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.data.audio.sounds import read_sound
-from nartk.protocols.hypothesis import Request
-from nartk.protocols.passes import Pass, Want
 
 pytestmark = [
     pytest.mark.published,
@@ -226,57 +223,3 @@ def test_molecules_are_annalogs(
         seconds = perf_counter() - begun
     assert len(MOLECULES) == 20
     compare(folder, MOLECULES, wanted, seconds, tmp_path, tell)
-
-
-def forced_log_probs(model: Any, source: Any, prompt: Sequence[int], words: Sequence[int]) -> Any:
-    """Log-probabilities of words behind a prompt, each behind those before it."""
-    passes, count = model.passes, len(prompt) + len(words)
-    memory, (context,) = passes.encode([source]), passes.open(1)
-    whole = Pass(
-        np.array([*prompt, *words], np.int32),
-        np.arange(count, dtype=np.int32),
-        np.full(count, memory[0], np.int32),
-        np.full(count, context, np.int32),
-        np.arange(-1, count - 1, dtype=np.int32),
-    )
-    read = np.arange(len(prompt) - 1, count - 1, dtype=np.int32)
-    scores = passes.run(whole, Want(only=read, given=np.array(words, np.int32)))
-    found = np.array(scores.given_log_probs)
-    passes.commit(scores, [])
-    passes.close([context])
-    passes.free(memory)
-    return found
-
-
-@pytest.mark.parametrize("model", ["tiny_en", "base"])
-def test_int8_is_as_close_to_fp32_as_ctranslate2s(
-    model: str, clips: list[str], request: pytest.FixtureRequest
-) -> None:
-    """By the mean error of the log-probabilities of fp32's words: which transcripts change is chance.
-
-    CTranslate2 tells probabilities when it aligns words; they are of words of text alone, in both types.
-    """
-    folder: Path = request.getfixturevalue(model)
-    library: Any = pytest.importorskip("ctranslate2")
-    types = {"fp32": "float32", "int8": "int8"}
-    own = {dtype: nartk.load(folder, dtype=dtype, threads=1) for dtype in types}
-    theirs = {
-        dtype: library.models.Whisper(str(folder), compute_type=name, intra_threads=1)
-        for dtype, name in types.items()
-    }
-    greedy, eos = own["fp32"].strategy("greedy", {}), own["fp32"].checkpoint.output.vocab.eos
-    mine, others = [], []
-    for clip in clips:
-        source = own["fp32"].encode(clip)
-        (result,) = greedy.run(own["fp32"].passes, [Request(0, source, 200)], batch_size=1)
-        words = [word for word in result.hypotheses[0].tokens if word < eos]
-        exact, rounded = (forced_log_probs(own[each], source, result.prompt, words) for each in types)
-        mine.append(np.abs(exact - rounded))
-        features = np.ascontiguousarray(source.frames.T[None])
-        probabilities = []
-        for each in theirs.values():
-            memory = each.encode(library.StorageView.from_array(features))
-            (found,) = each.align(memory, result.prompt[:-1], [words], [features.shape[-1]])
-            probabilities.append(np.log(found.text_token_probs))
-        others.append(np.abs(probabilities[0] - probabilities[1]))
-    assert np.concatenate(mine).mean() < 1.15 * np.concatenate(others).mean()
