@@ -391,3 +391,14 @@ def test_truncated_files_are_named(name: str, tmp_path: Path, capsys: pytest.Cap
         assert name in error
         assert "Traceback" not in error
         assert not (tmp_path / "other").exists()
+
+
+def test_ctranslate2_is_not_said_to_cut_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    net = random_net(1, final=False)
+    norms = {"encoder_final_norm": "never", "decoder_final_norm": "never"}
+    assert converted(tmp_path, net, described(**norms), {"names": names()}) == 0
+    assert convert([str(tmp_path / "model"), "--to", "ctranslate2", "--output", str(tmp_path / "ct2")]) == 0
+    assert "sources are words that nothing there cuts and </s>" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from nartk.checkpoints.ctranslate2.text import GATED, NAMES
 from nartk.errors import UnsupportedCheckpointError, requiring
 from nartk.models.transformer import Transformer
 from nartk.processors.text import SentencePieceTokenizer
+from nartk.processors.vocabulary import PatternTokenizer
 from nartk.serving.scorers import load_network
 from nartk.vocab import Vocab
 
@@ -103,6 +104,8 @@ def write_folder(checkpoint: Checkpoint, folder: Path, dtype: str) -> Iterator[s
         if isinstance(each, SentencePieceTokenizer):
             shutil.copyfile(each.model, folder / f"{side}.spm")
             words.append(f"pieces of {side}.spm")
+        elif isinstance(each, PatternTokenizer):
+            words.append("words that nothing there cuts")
         else:
             words.append("words between spaces")
     eos = checkpoint.source_vocab.words[checkpoint.source_vocab.eos]
