@@ -73,6 +73,9 @@ class Windows(BeamStrategy):
     timestamps: bool = option(
         False, "outputs have times, in seconds from the beginning of the sound", does_nothing=True
     )
+    word_timestamps: bool = option(
+        False, "words have times, by attention to the sound: one more pass a window", does_nothing=True
+    )
 
     spell: Spell | None = field(default=None, repr=False, compare=False)  # text of words; `in_pieces` sets it
 
@@ -108,7 +111,8 @@ class WindowRun:
 
     def admit(self, request: Request) -> None:
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
-        if self.strategy.timestamps or len(request.source) > self.limits.source:
+        is_timed = self.strategy.timestamps or self.strategy.word_timestamps
+        if is_timed or len(request.source) > self.limits.source:
             self._waiting.add(request)
         else:
             self._decode(_File(request, self, is_cut=False), request, self.prompts.words())
@@ -260,5 +264,6 @@ class _File:
             left_mid_batch=early,
             phases=PhaseSeconds(**phases),
             sentences=len(self.windows),
+            prompt=self.windows[0].prompt,
             **counts,
         )

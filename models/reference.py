@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from nartk.errors import PassError
 from nartk.models.layers import Attention
 from nartk.models.transformer import Encoded
+from nartk.protocols.attending import Heads
 from nartk.protocols.contexts import CellLists, Cells, Contexts, Handles, Marks, PendingPass, runs
 from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
 from nartk.protocols.reading import PassScores, Reading, check_want
@@ -132,6 +133,7 @@ class PassesOnTorch(OnTorch, Contexts):
         super().__init__(model, vocab, **settings)
         Contexts.__init__(self, self.limits)
         self._source_cells = CellLists()
+        self._watched: dict[Attention, Tensor] | None = None
         config = self.model.config
 
         def stores() -> list[CellStore]:
@@ -198,7 +200,7 @@ class PassesOnTorch(OnTorch, Contexts):
         relative, mask = self.model.decoder.relative, counted[:, None, None]
         if relative is not None:
             mask = relative.mask(depths[:, None], counted[:, None])
-        return GatheredCells(seen, mask, source, kept[:, None, None])
+        return GatheredCells(seen, mask, source, kept[:, None, None], self._watched)
 
     def _decoded(self, tokens: Tensor, positions: Tensor, cells: Tensor, attended: AttendedCells) -> Tensor:
         """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N]."""
@@ -223,6 +225,21 @@ class PassesOnTorch(OnTorch, Contexts):
             torch.from_numpy(each).to(self.device) for each in (waiting.cells, *lists)
         )
         return cells, seen, counted, sources, kept
+
+    @torch.inference_mode()
+    def run_attending(self, work: Pass, want: Want, heads: Heads) -> tuple[Scores, FloatArray]:
+        """Implements `nartk.protocols.attending.AttendingScorer`, without the steps of a device."""
+        layers = [layer.cross_attention for layer in self.model.decoder.layers]
+        known = {(i, head) for i, each in enumerate(layers) for head in range(each.heads)}
+        if len(known.intersection(heads)) < len(heads) or len({*work.memory.tolist()}) != 1:
+            raise PassError(f"{heads} are not different heads, or attend to several sources")
+        watched: dict[Attention, Tensor] = {}
+        self._watched = watched
+        try:
+            scores = PassesOnTorch.run(self, work, want)
+        finally:
+            self._watched = None
+        return scores, _floats(torch.stack([watched[layers[layer]][:, head] for layer, head in heads]))
 
 
 class CopiesOnTorch(OnTorch):
@@ -298,6 +315,8 @@ class GatheredCells:
     mask: Tensor  # [N,1,1,T] bool, or of biases [N,H,1,T]
     sources: Tensor  # [N,S]
     kept: Tensor  # [N,1,1,S]
+    # Takes the weights [N,H,S] of attention to sources by the layer's attention; None: nothing does.
+    watched: dict[Attention, Tensor] | None = None
 
     def target(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
         (q,) = attention.split(queries, 1)
@@ -305,7 +324,11 @@ class GatheredCells:
 
     def source(self, attention: Attention, queries: Tensor, store: CellStore) -> Tensor:
         (q,) = attention.split(queries, 1)
-        return attention.attend(q, *store.gather(self.sources, attention.heads), self.kept)
+        keys, values = store.gather(self.sources, attention.heads)
+        if self.watched is not None:
+            scores = (q.float() @ keys.float().mT * attention.scale).masked_fill(~self.kept, float("-inf"))
+            self.watched[attention] = scores.softmax(-1)[:, :, 0]  # [N,H,1,S] -> [N,H,S]
+        return attention.attend(q, keys, values, self.kept)
 
 
 def _attend(

@@ -335,6 +335,75 @@ def test_subtitles_of_a_recording(
     assert "the model reads text" in capsys.readouterr().err
 
 
+def test_each_recording_has_a_file_in_each_format(
+    numbers: tuple[list[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Words, their times and probabilities are the same in all, and those of Python."""
+    sounds, folder = numbers[0][:3], tmp_path / "out"
+    best = nartk.load("asr-digits").decode(sounds)[1]
+    for form in ("text", "srt", "vtt", "json", "tsv", "ctm", "jsonl"):
+        command = ["asr-digits", *sounds, "--output-format", form, "--output-dir", str(folder), "--quiet"]
+        assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    suffixes = ("txt", "srt", "vtt", "json", "tsv", "ctm", "jsonl")
+    assert sorted(each.name for each in folder.iterdir()) == sorted(
+        f"{i}.{s}" for i in range(3) for s in suffixes
+    )
+    files = {suffix: (folder / f"1.{suffix}").read_text() for suffix in suffixes}
+    assert files["txt"] == f"{best.text}\n"
+    found, words = json.loads(files["json"]), best.words
+    assert [word["word"].strip() for word in found["words"]] == best.text.split()
+    assert "".join(word["word"] for word in found["words"]).strip() == found["text"] == best.text
+    assert [word for each in found["segments"] for word in each["words"]] == found["words"]
+    lines = [line.split(" ") for line in files["ctm"].splitlines()]
+    for word, line, ours in zip(found["words"], lines, words, strict=True):
+        assert (word["start"], word["end"]) == (round(ours.start, 3), round(ours.end, 3))
+        assert line == [
+            *("1", "1", f"{ours.start:.3f}", f"{ours.end - ours.start:.3f}"),
+            *(ours.text.strip(), f"{ours.probability:.4f}"),
+        ]
+    (row,) = [line.split("\t") for line in files["tsv"].splitlines()[1:]]
+    assert row == [str(round(1000 * words[0].start)), str(round(1000 * words[-1].end)), best.text]
+    samples = read_sound(sounds[1], rate=8000)
+    assert found["duration"] == pytest.approx(len(samples) / 8000, abs=0.03)  # a window of 25 ms
+    assert 0 <= words[0].start < words[-1].end <= best.seconds  # type: ignore[operator]
+    assert json.loads(files["jsonl"])["hypotheses"][0]["text"] == best.text
+    assert main(["asr-digits", *sounds, "--output-format", "ctm", "--quiet"]) == 0
+    every = "".join((folder / f"{i}.ctm").read_text() for i in range(3))
+    assert capsys.readouterr().out == every  # one file may hold several recordings
+
+
+def test_files_of_recordings_that_cannot_be_written_are_refused_first(
+    numbers: tuple[list[str], list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("a.wav", "b/a.wav"):
+        (tmp_path / name).write_bytes(Path(numbers[0][0]).read_bytes())
+    (tmp_path / "broken.wav").write_bytes(b"no sound")
+    (tmp_path / "file").touch()
+    one, out = str(tmp_path / "a.wav"), str(tmp_path / "out")
+    for flags, code, message in (
+        (
+            [one, str(tmp_path / "b/a.wav"), "--output-dir", out],
+            2,
+            "would both become a.txt. Fix: ",
+        ),
+        ([one, "--output-dir", str(tmp_path / "file")], 6, "is a file"),
+        ([one, "--output-dir", out, "-o", "x.txt"], 2, "--output-dir with --output"),
+        ([one, "--output-dir", out, "--partials"], 2, "--output-dir with --partials"),
+        ([one, one, "--output-format", "json"], 2, "of more than one recording. Fix: give --output-dir"),
+    ):
+        assert main(["asr-digits", *flags, "--quiet"]) == code
+        written, told = capsys.readouterr()
+        assert (written, message in told) == ("", True), told
+        assert not Path(out).exists() or not [*Path(out).iterdir()]
+    assert main(["gec-en", str(tmp_path / "file"), "--output-dir", out]) == 2
+    assert "but the model reads text" in capsys.readouterr().err
+    broken = str(tmp_path / "broken.wav")
+    assert main(["asr-digits", broken, one, "--output-dir", out, "--output-format", "vtt", "--quiet"]) == 3
+    assert [each.name for each in Path(out).iterdir()] == ["a.vtt"]
+
+
 def test_what_there_is_to_say_of_a_recording_comes_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,6 @@ def measured(
 
 
 def compression_ratio(text: str) -> float:
-    """Ratio of the bytes of a text to those of its zlib stream, as OpenAI's program has it: repetitions raise it."""
+    """Ratio of the bytes of a text to those of its zlib stream: repetitions raise it."""
     data = text.encode("utf-8")
     return len(data) / len(zlib.compress(data))

@@ -34,6 +34,7 @@ from nartk.architectures.settings import (
     setting,
 )
 from nartk.errors import UsageError
+from nartk.protocols.attending import AttendingScorer
 from nartk.protocols.parallel import (
     BlockScorer,
     CanvasScorer,
@@ -119,7 +120,7 @@ class CausalDecoder(Decoder):
     """Predicts the next word of an output."""
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (PassScorer,),
+        (PassScorer, AttendingScorer),
         "nartk.engine.scorer:PassesOnEngine",
         "nartk.models.reference:PassesOnTorch",
         "nartk.models.device_passes:DevicePasses",

@@ -13,15 +13,15 @@ from dataclasses import asdict
 from itertools import chain, count, islice
 from typing import TYPE_CHECKING
 
-from nartk.errors import NartkError, OutputError, UsageError, number_of
+from nartk.errors import NartkError, OutputError, number_of
 from nartk.protocols.hypothesis import GUARDED, WINDOW, DecodeStats, Hypothesis, Result
 from nartk.protocols.runs import Batching, run_in_order
 from nartk.registry import reads_drafts
-from nartk.serving.subtitles import FORMATS, cues, render
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
     from nartk.cli._speech import SpeechWriter
+    from nartk.cli._transcripts import Transcripts
     from nartk.data.readers import Record
     from nartk.decoders.strategy import Decoding
     from nartk.files import JsonObject
@@ -63,6 +63,7 @@ class Job:
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
         self.speech: SpeechWriter | None = None  # takes the best output of each line
+        self.transcripts: Transcripts | None = None  # makes files of them, where they have other formats
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         """Decodes a little that does not count; gives the records back."""
@@ -96,8 +97,8 @@ class Job:
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many sentences are written."""
-        if self.args.output_format in FORMATS:
-            records = self._one_recording(records)
+        if self.transcripts is not None:
+            records = self.transcripts.checked(records)
         from nartk.serving.line_runs import LineRun
         from nartk.serving.outcomes import summarize
 
@@ -153,13 +154,10 @@ class Job:
             failure = {"error": describe_error(outcome)}
         else:
             hypotheses = outcome.hypotheses if self.scores else outcome.hypotheses[: self.nbest]
-        if self.args.output_format == "jsonl":
-            described = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
-            self.write(_to_json(name | (described if hypotheses else failure)))
-        elif self.args.output_format in FORMATS:
-            write = self.model.checkpoint.output.decode
-            found = [each for best in hypotheses[:1] for each in cues(best, write)]
-            self.write(render(found, self.args.output_format))
+        if self.transcripts is not None:
+            self._transcribe(self.transcripts, record, outcome, hypotheses, name)
+        elif self.args.output_format == "jsonl":
+            self.write(self._as_json(record, outcome, hypotheses, name))
         elif self.scores:
             self.write("\t".join(f"{each.score:.6f}" for each in hypotheses))
         elif self.nbest == 1:
@@ -189,18 +187,33 @@ class Job:
             print(f"nartk: {error}", file=sys.stderr)
         self._waited += time.perf_counter() - begun
 
-    def _one_recording(self, records: Iterator[Record]) -> Iterator[Record]:
-        """The records; refuses subtitles of several recordings, or of a model that reads none."""
-        flag = self.args.form_flag
-        if self.reads_text:
-            raise UsageError(f"{flag}, but the model reads text", fix="name a model of speech")
-        found = [*islice(records, 2)]
-        if len(found) > 1:
-            raise UsageError(
-                f"{flag} of more than one recording",
-                fix="give one recording at a time, or use --output-format jsonl",
-            )
-        return iter(found)
+    def _as_json(
+        self, record: Record, outcome: Result | NartkError, hypotheses: Sequence[Hypothesis], name: JsonObject
+    ) -> str:
+        """A line of JSONL."""
+        if isinstance(outcome, NartkError):
+            return _to_json(name | {"error": describe_error(outcome)})
+        described = {"source": record.text, "hypotheses": [self._describe(each) for each in hypotheses]}
+        return _to_json(name | described)
+
+    def _transcribe(
+        self,
+        to: Transcripts,
+        record: Record,
+        outcome: Result | NartkError,
+        hypotheses: Sequence[Hypothesis],
+        name: JsonObject,
+    ) -> None:
+        """Writes the transcript of a recording; one that could not be decoded has no file."""
+        if to.form == "jsonl":
+            text = self._as_json(record, outcome, hypotheses, name)
+        else:
+            text = to.text(record, hypotheses[0]) if hypotheses else ""
+        if to.folder is None:
+            if text or to.form != "ctm":  # of which silence has no line
+                self.write(text)
+        elif hypotheses:
+            to.write(record, text)
 
     def _describe(self, hypothesis: Hypothesis) -> JsonObject:
         scores = hypothesis.positional_scores

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from nartk.bench.turns import TimedCall
 from nartk.cli._output import tell
+from nartk.cli._transcripts import name_of, require_different
 from nartk.data.audio.sounds import write_wav
-from nartk.errors import OutputError, StrategyMismatchError, UsageError
-from nartk.files import STDIN, JsonObject, make_folder
+from nartk.errors import OutputError, StrategyMismatchError
+from nartk.files import JsonObject, make_folder
 from nartk.protocols.spectrograms import SpeaksMel, SpeechOutput
 from nartk.vocoders.vocoder import DEFAULT, load_vocoder
 
@@ -64,19 +65,7 @@ class SpeechWriter:
 
     def checked(self, records: Iterator[Record]) -> Iterator[Record]:
         """The records; raises UsageError if two are of one name, of which the first would be lost."""
-        found = [*records]
-        found_at: dict[str, str] = {}
-        for record in found:
-            if record.error is not None:
-                continue
-            name = self.name_of(record)
-            if name in found_at:
-                raise UsageError(
-                    f"{found_at[name]} and {record.where} would both become {name}.wav",
-                    fix="decode them into two folders",
-                )
-            found_at[name] = record.where
-        return iter(found)
+        return iter(require_different(records, "wav", reads_text=self.reads_text))
 
     def time_parts(self) -> None:
         """Times the parts of the model from here on, where it is not one of several replicas."""
@@ -85,16 +74,6 @@ class SpeechWriter:
             if call is not None and self.args.replicas == 1:
                 self.parts[part] = TimedCall(call, time.perf_counter)
                 setattr(self.passes, name, self.parts[part])
-
-    def name_of(self, record: Record) -> str:
-        """Name of a record's file: its id, or its own file's without suffix, or, of a line, its number."""
-        if isinstance(record.id, str | int) and str(record.id).strip("."):
-            name = str(record.id)
-        elif self.reads_text:
-            name = str(record.line)
-        else:
-            name = "stdin" if record.text == STDIN else Path(record.text).stem
-        return name.replace("/", "_").replace("\0", "_")
 
     def write(self, record: Record, hypothesis: Hypothesis) -> None:
         """Writes the sound of an output, and tells the user where there is none, or where it is cut."""
@@ -110,7 +89,11 @@ class SpeechWriter:
         begun = time.perf_counter()
         samples = self.vocoder.samples(output.mel)
         self.seconds += time.perf_counter() - begun
-        write_wav(self.folder / f"{self.name_of(record)}.wav", samples, self.settings.sample_rate)
+        write_wav(
+            self.folder / f"{name_of(record, reads_text=self.reads_text)}.wav",
+            samples,
+            self.settings.sample_rate,
+        )
         self.files += 1
         self.frames += len(output.mel)
         self.sound_seconds += len(samples) / self.settings.sample_rate

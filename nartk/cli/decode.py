@@ -34,7 +34,7 @@ from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, UsageError, named
 from nartk.files import STDIN
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import is_streamed, make_strategy, strategies, strategy_class
-from nartk.serving.subtitles import FORMATS
+from nartk.serving.transcripts import FORMATS
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -100,6 +100,7 @@ CUT = {
 
 HOTWORDS = ("hotwords", "hotword_weight")  # options that a text as it comes heeds
 WRITTEN = ("text", "jsonl", *FORMATS)  # what --output-format names, the default first
+BY_SUFFIX = ("jsonl", "srt", "vtt", "ctm")  # of --output, which other files than transcripts do not have
 
 
 def _parser() -> Parser:
@@ -138,8 +139,16 @@ def _parser() -> Parser:
         "--output-format",
         choices=WRITTEN,
         help="text: the best output, or with n-best lists lines of number, score and text in columns; "
-        "jsonl: all there is; srt, vtt: subtitles of one recording, of models that tell when words were said "
-        "and of Whisper with --timestamps (default: by the suffix of --output, else text)",
+        "jsonl: all there is; of a recording, of models that tell when words were said and of Whisper with "
+        "--timestamps or --word-timestamps: srt, vtt: subtitles; json: segments, words, times and "
+        "probabilities, as OpenAI's verbose_json; tsv: segments, in milliseconds; ctm: NIST's, a line a word "
+        "(default: by the suffix of --output, else text)",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="DIR",
+        help="write a file of each recording, DIR/NAME.SUFFIX, in place of stdout; NAME is its id or its "
+        "file's",
     )
     parser.add_argument(
         "--score",
@@ -188,8 +197,15 @@ def main(argv: Sequence[str]) -> int:
     args.form_flag = f"--output-format {args.output_format}"
     if args.output_format is None:
         suffix = Path("" if args.output is None else args.output).suffix[1:].lower()
-        args.output_format = suffix if suffix in WRITTEN else WRITTEN[0]
+        args.output_format = suffix if suffix in BY_SUFFIX else WRITTEN[0]
         args.form_flag = f"--output {args.output}"
+    if args.output_dir is not None:
+        others = {"--output": args.output is not None, "--stream": args.stream}
+        _require_alone(
+            "--output-dir", "it writes a file of each recording, whose names are read first", others
+        )
+        others = {"--score": args.score is not None, "--partials": args.partials}
+        _require_alone("--output-dir", "it writes outputs", others)
     if args.output_format in FORMATS:
         others = {"--score": args.score is not None, "--partials": args.partials}
         _require_alone(args.form_flag, "it has no times", others)
@@ -227,6 +243,10 @@ def main(argv: Sequence[str]) -> int:
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _make_job(args, model, strategy, write, write_trace)
+        if args.output_format in FORMATS or args.output_dir is not None:
+            from nartk.cli._transcripts import Transcripts
+
+            job.transcripts = Transcripts(args, reads_text=model.reads_text)
         if args.speech is not None:
             from nartk.cli._speech import SpeechWriter  # with NumPy, which `--help` does without
 

@@ -87,6 +87,18 @@ class Engine:
         parents: IntArray,
         want: Want,
     ) -> Scores: ...
+    def run_attending(
+        self,
+        words: IntArray,
+        positions: IntArray,
+        memories: IntArray,
+        contexts: IntArray,
+        parents: IntArray,
+        want: Want,
+        heads: Sequence[tuple[int, int]],
+    ) -> tuple[Scores, FloatArray]:
+        """Runs a pass over one source; weights [H,N,S] of its tokens' attention to it."""
+
     def source_lengths(self, memories: _Ints) -> IntArray: ...
     def fires(self, memories: _Ints) -> IntArray: ...
     def fire_weights(self, memory: int) -> FloatArray: ...

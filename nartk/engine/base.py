@@ -101,6 +101,10 @@ class OnEngine:
 
     def _read(self, function: Callable[..., Scores], *arguments: Any, want: Want) -> Scores:
         """Calls the engine for what is wanted, unless the replica was told to stop."""
+        self._check_stopped()
+        return function(*arguments, want)
+
+    def _check_stopped(self) -> None:
+        """Raises PassError if the replica was told to stop."""
         if self._stopped is not None and self._stopped():
             raise PassError("the replica was told to stop")
-        return function(*arguments, want)

@@ -8,11 +8,12 @@ from functools import cached_property
 import numpy as np
 
 from nartk.engine.base import OnEngine
-from nartk.protocols.passes import IntArray, Pass, Scores, Want
+from nartk.protocols.attending import Heads
+from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
 
 
 class PassesOnEngine(OnEngine):
-    """Implements `PassScorer`."""
+    """Implements `PassScorer` and `nartk.protocols.attending.AttendingScorer`."""
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)
@@ -27,8 +28,11 @@ class PassesOnEngine(OnEngine):
         self._engine.close(contexts)
 
     def run(self, work: Pass, want: Want) -> Scores:
-        arrays = work.tokens, work.positions, work.memory, work.contexts, work.parents
-        return self._read(self._engine.run, *arrays, want=want)
+        return self._read(self._engine.run, *_arrays(work), want=want)
+
+    def run_attending(self, work: Pass, want: Want, heads: Heads) -> tuple[Scores, FloatArray]:
+        self._check_stopped()
+        return self._engine.run_attending(*_arrays(work), want, heads)
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
@@ -36,6 +40,10 @@ class PassesOnEngine(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
+
+
+def _arrays(work: Pass) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
+    return work.tokens, work.positions, work.memory, work.contexts, work.parents
 
 
 class CopiesOnEngine(OnEngine):

@@ -7,7 +7,7 @@ Settings of the input in ``config.json`` are those of `nartk.processors.audio`, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -19,7 +19,7 @@ from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
 from nartk.processors.text import TextOutput
-from nartk.protocols.passes import FeatureSource
+from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.prompts import STEP, Prompts
 from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds, Vocab
@@ -33,6 +33,10 @@ class WhisperInput(AudioInput):
     Of longer sound the loudest frame is that of all, as in transformers, and the frames lie in a file
     (`nartk.processors.frames`), so that memory does not grow with the sound.
     """
+
+    def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:
+        found = super().of_samples(samples, name=name)
+        return replace(found, sound=min(len(found), len(samples) // self.settings.shift_samples))
 
     @property
     def _longer(self) -> str:

@@ -87,6 +87,22 @@ class Guarded:
 
 
 @dataclass(frozen=True)
+class Word:
+    """A word of a recording's output with its times.
+
+    Attributes:
+        text: The word, with the space that stands before it, if any.
+        start, end: Seconds from the beginning of the recording.
+        probability: Mean probability of its tokens; None: the strategy has none.
+    """
+
+    text: str
+    start: float
+    end: float
+    probability: float | None = None
+
+
+@dataclass(frozen=True)
 class Segment:
     """A part of a recording's output with its times, as Whisper's timestamps divide it.
 
@@ -99,6 +115,7 @@ class Segment:
         avg_logprob: Mean log-probability of the window's tokens with eos, natural logarithm.
         compression_ratio: Bytes of the window's text by those of its zlib stream.
         no_speech_prob: Probability that nobody speaks in the window; None: it was not computed.
+        words: Words with their times; empty where these were not asked for.
     """
 
     start: float
@@ -110,6 +127,7 @@ class Segment:
     avg_logprob: float = 0.0
     compression_ratio: float = 0.0
     no_speech_prob: float | None = None
+    words: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,6 +153,8 @@ class Hypothesis:
         guarded: Actions of the model's guard.
         segments: Parts of a recording's output with their times; empty where a model writes no timestamps.
         language: Code of the language that a recording is in; empty: it is not known.
+        words: Words of a recording with their times; empty where these are not known.
+        seconds: Length of the recording, s; None: the source is none.
     """
 
     tokens: tuple[int, ...]
@@ -152,6 +172,8 @@ class Hypothesis:
     guarded: tuple[Guarded, ...] = ()
     segments: tuple[Segment, ...] = ()
     language: str = ""
+    words: tuple[Word, ...] = ()
+    seconds: float | None = None
 
     @property
     def text(self) -> str:

@@ -58,12 +58,14 @@ class FeatureSource:
         shift: Time from one frame to the next, ms.
         words: Ids of words in front of the frames, such as a language and a task, of models that read them.
         prompt: Ids of words that were said or written before, of models that read them.
+        sound: Frames of the recording, behind which those of silence follow; None: all are of it.
     """
 
     frames: FloatArray
     shift: float
     words: tuple[int, ...] = ()
     prompt: tuple[int, ...] = ()
+    sound: int | None = None
 
     def __len__(self) -> int:
         return len(self.frames)

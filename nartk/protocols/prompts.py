@@ -46,6 +46,8 @@ class Prompts:
         task: One of `tasks`; empty where there are none.
         latest_start: The last timestamp that an output may begin with, in steps of 20 ms; -1: any may.
         frames: Frames of sound that the model reads at once, 10 ms each.
+        heads: Heads of the decoder whose attention follows the sound, each behind its layer; empty: they are
+            not known.
     """
 
     languages: Mapping[str, int]
@@ -55,6 +57,7 @@ class Prompts:
     task: str = ""
     latest_start: int = -1
     frames: int = 3000
+    heads: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def of(cls, values: JsonObject, words: int) -> Prompts:
@@ -74,7 +77,7 @@ class Prompts:
                 raise UsageError(
                     f"`{name}` is {values[name]!r}", fix=f"choose from {', '.join(sorted(known))}"
                 )
-        return cls(**values)
+        return cls(**{**values, "heads": _pairs(values["heads"])})
 
     @property
     def begin(self) -> int:
@@ -138,6 +141,19 @@ class Prompts:
             return list(tokens), frames
         advance = FRAMES * (tokens[pairs[-1] - 1] - self.begin)
         return list(tokens[: pairs[-1] + 1]), advance if advance > 0 else frames
+
+
+def _pairs(values: object) -> tuple[tuple[int, int], ...]:
+    """Pairs of a layer and a head, no two the same; raises UsageError if they are none."""
+    try:
+        found = [tuple(pair) for pair in values]  # type: ignore[attr-defined]
+    except TypeError:
+        found = [()]
+    if not all(len(pair) == 2 and all(type(each) is int and each >= 0 for each in pair) for pair in found):
+        raise UsageError(f"`heads` is {values!r}, not pairs of a layer and a head")
+    if len(set(found)) < len(found):
+        raise UsageError(f"`heads` is {values!r}, and names a head twice")
+    return tuple(found)
 
 
 @runtime_checkable

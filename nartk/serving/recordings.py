@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nartk.protocols.hypothesis import Hypothesis, Result, without_words
 from nartk.protocols.passes import FeatureSource, FloatArray
+from nartk.protocols.prompts import Prompted
 from nartk.serving.activity import is_speech, levels_of
+from nartk.serving.transcripts import with_words, within
+
+ENGLISH = "en"  # which models of one language speak: no prompt names it
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -33,10 +37,40 @@ def spoken(model: Model, source: FeatureSource, result: Result, name: str, strat
     is_known = model.levels is not None and (levels is not None or model.buffers is not None)
     if reader is not None and is_known and (is_silent or not words):
         reader.tell(f"{name!r} holds no speech")
-    if is_silent:
-        return replace(result, hypotheses=(without_words(best, vocab.eos),))
     padding = 0 if reader is None else reader.padding
-    return _timed(model, source, result, levels, padding) if is_timed else result
+    frames = len(source) - 2 * padding if source.sound is None else source.sound
+    seconds = frames * source.shift / 1000
+    if is_silent:
+        return replace(result, hypotheses=(replace(without_words(best, vocab.eos), seconds=seconds),))
+    if is_timed:
+        result = _timed(model, source, result, levels, padding)
+    output, found = model.checkpoint.output, result.hypotheses
+    if isinstance(output, Prompted) and not output.prompts.languages:
+        result = replace(result, hypotheses=tuple(replace(each, language=ENGLISH) for each in found))
+    if getattr(strategy, "word_timestamps", False):
+        result = _with_words(model, source, result, strategy)
+    return replace(result, hypotheses=tuple(within(each, seconds) for each in result.hypotheses))
+
+
+def _with_words(model: Model, source: FeatureSource, result: Result, strategy: Any) -> Result:
+    """The result, with the words of the best output's segments by the model's attention."""
+    from nartk.serving.word_times import WordAligner, words_of
+
+    output: Any = model.checkpoint.output
+    best, *others = result.hypotheses
+    codes = {id: code for code, id in output.prompts.languages.items()}
+    language = next((codes[token] for token in result.prompt if token in codes), best.language)
+    aligner = WordAligner(
+        model.passes,
+        output.prompts.asking(language if codes else "", strategy.task),
+        layers=model.config.decoder_layers,  # type: ignore[attr-defined]
+        heads=model.config.decoder_heads,  # type: ignore[attr-defined]
+        spell=output.spelled,
+        language=language,
+    )
+    segments = aligner.timed(source, best.segments)
+    best = replace(best, segments=segments, words=words_of(segments), language=language)
+    return replace(result, hypotheses=(best, *others))
 
 
 def _timed(
@@ -64,6 +98,7 @@ def _timed(
             times = word_times(times, levels, shift)
         if padding:
             times = np.clip(times - before, [0.0, shift], [max(0.0, longest - shift), longest])
-        return replace(hypothesis, times=tuple((float(a), float(b)) for a, b in times))
+        hypothesis = replace(hypothesis, times=tuple((float(a), float(b)) for a, b in times))
+        return with_words(hypothesis, model.checkpoint.output)
 
     return replace(result, hypotheses=tuple(map(timed, result.hypotheses)))

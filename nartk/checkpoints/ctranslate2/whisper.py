@@ -213,6 +213,7 @@ def _settings(
         "suppress_tokens": listed("suppress_ids"),
         "begin_suppress_tokens": listed("suppress_ids_begin"),
         "is_multilingual": multilingual,
+        "alignment_heads": own.get("alignment_heads"),
     }
     if multilingual:
         generation["lang_to_id"] = {words[id]: id for id in listed("lang_ids")}

@@ -216,6 +216,7 @@ def _prompts(given: Settings, config: Settings, network: WhisperConfig, where: s
         "task": _TRANSCRIBE if _TRANSCRIBE in tasks else "",
         "latest_start": -1 if latest is None else latest,
         "frames": network.max_source_len,
+        "heads": _heads(given.get("alignment_heads"), network, where),
     }
     try:
         prompts = Prompts.of(values, network.tgt_vocab)
@@ -224,6 +225,20 @@ def _prompts(given: Settings, config: Settings, network: WhisperConfig, where: s
         return prompts.asking(*(fields[name] or "" for name in ("language", "task")))
     except UsageError as error:
         raise UnsupportedCheckpointError(f"a prompt: {error.message}", where=where) from error
+
+
+def _heads(pairs: object, network: WhisperConfig, where: str) -> object:
+    """The heads that follow the sound, pairs of a layer and a head; none where a configuration has none.
+
+    Raises:
+        CheckpointError: The network has no such head.
+    """
+    for pair in pairs if isinstance(pairs, list) else []:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(each) is int for each in pair)):
+            break  # which `Prompts.of` refuses
+        if not (0 <= pair[0] < network.decoder_layers and 0 <= pair[1] < network.decoder_heads):
+            raise CheckpointError(f"alignment_heads has {pair}, which the decoder has not", where=where)
+    return [] if pairs is None else pairs
 
 
 def _forced(prompts: Prompts, forced: object) -> Prompts:

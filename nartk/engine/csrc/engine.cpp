@@ -201,12 +201,15 @@ struct Where {
     int at, key, value, head;
 };
 
+const auto unseen = [](int, int, const float*, int) {};
+
 }  // namespace
 
-// Hands the rows that `in` projects to kept(rows, floats of each); then each token attends to over(token).
-template <class Kept, class Over>
+// Hands the rows that `in` projects to kept(rows, floats of each); then each token attends to over(token), and
+// seen(token, head, weights, count) gets what its weights are, but for their sum.
+template <class Kept, class Over, class Seen>
 void Engine::attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
-                       float* x, int n, int longest, const float* biases, Kept kept, Over over) {
+                       float* x, int n, int longest, const float* biases, Kept kept, Over over, Seen seen) {
     const int heads = layer.heads, f = layer.features, width = layer.width(), wide = in.width();
     const int step = step_of(norm.features);
     sublayer(space, norm, layer.norm_first, x, n, [&](const float* y) {
@@ -222,9 +225,11 @@ void Engine::attention(Workspace& space, const Layer& layer, const Norm& norm, c
                 const int token = i / heads, head = i % heads;
                 const Where where = over(token);
                 const float* bias = biases ? biases + (size_t)head * span + longest - 1 - where.at : nullptr;
+                float* own = weights + (size_t)part * room;
                 kernels->attend(q + (size_t)token * wide + head * f, where.list, where.key + head * where.head,
-                                where.value + head * where.head, f, layer.scale, bias, weights + (size_t)part * room,
+                                where.value + head * where.head, f, layer.scale, bias, own,
                                 attended + (size_t)token * width + head * f);
+                seen(token, head, own, where.list.count);
             }
         });
         linear(space, out, attended, n, width, x, step, {Activation::none, true});
@@ -237,24 +242,37 @@ void Engine::attend_rows(Workspace& space, const Layer& layer, float* x, int n, 
     const auto kept = [&](const float* qkv, int wide) {
         for (int i = 0; i < n; i++) list[i] = qkv + (size_t)i * wide;
     };
-    attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, n, rows.longest, biases, kept, [&](int token) {
+    const auto over = [&](int token) {
         const int begin = rows.begin[token];
         return Where{{list.data() + begin, rows.size[token]}, token - begin, width, 2 * width, layer.features};
-    });
+    };
+    attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, n, rows.longest, biases, kept, over, unseen);
 }
 
-// index: of the layer in the decoder.
+// index: of the layer in the decoder; first: of the tokens in the pass.
 void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int n, int index,
-                            const std::shared_ptr<const Memory>* sources) {
+                            const std::shared_ptr<const Memory>* sources, const Watched* watched, int first) {
     int longest = 0;
     for (int i = 0; i < n; i++) longest = std::max(longest, sources[i]->length);
     const auto none = [](const float*, int) {};
-    attention(space, layer, layer.cross_norm, *layer.cross_q, *layer.cross_out, x, n, longest, nullptr, none,
-              [&](int token) {
-                  const Memory& source = *sources[token];
-                  const int part = source.length * layer.features;  // of keys or values of a head
-                  return Where{{source.rows[index].data(), source.length, source.halves}, 0, 0, part, 2 * part};
-              });
+    const auto over = [&](int token) {
+        const Memory& source = *sources[token];
+        const int part = source.length * layer.features;  // of keys or values of a head
+        return Where{{source.rows[index].data(), source.length, source.halves}, 0, 0, part, 2 * part};
+    };
+    const auto all = [&](auto seen) {
+        attention(space, layer, layer.cross_norm, *layer.cross_q, *layer.cross_out, x, n, longest, nullptr, none, over,
+                  seen);
+    };
+    if (!watched) return all(unseen);
+    all([&](int token, int head, const float* weights, int count) {
+        const int row = watched->rows[index][head];
+        if (row < 0) return;
+        float* to = watched->weights + ((size_t)row * watched->tokens + first + token) * watched->positions;
+        double sum = 0.0;
+        for (int j = 0; j < count; j++) sum += weights[j];
+        for (int j = 0; j < count; j++) to[j] = (float)(weights[j] / sum);
+    });
 }
 
 namespace {
@@ -302,7 +320,7 @@ class Lists {
 
 }  // namespace
 
-std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Read& found) {
+std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Read& found, const Watched* watched) {
     const Rounding rounding;
     const int n = tokens.count;
     threads.adapt();
@@ -319,6 +337,9 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
     Sources sources(n);
     for (int i = 0; i < n; i++)
         sources[i] = i && tokens.memories[i] == tokens.memories[i - 1] ? sources[i - 1] : memory(tokens.memories[i]);
+    for (int i = 0; watched && i < n; i++)
+        if (sources[i] != sources[0]) throw PassFault("weights of attention are those of one source");
+    if (watched && watched->positions != sources[0]->length) throw PassFault("the source has another length");
     const int d = network->decoder.embedding.features, step = step_of(d);
     found.hidden.resize(want.only.size() * (size_t)d);
     size_t read_so_far = 0;
@@ -330,11 +351,11 @@ std::shared_ptr<Pending> Engine::run(const Tokens& tokens, const Want& want, Rea
             finish(x + (size_t)(want.only[read_so_far] - first) * step, found.hidden.data() + read_so_far * d);
         if (first + m == n) read(space, want, found);
     };
-    return decode(sources, tokens.contexts, tokens.parents, enter, leave);
+    return decode(sources, tokens.contexts, tokens.parents, enter, leave, watched);
 }
 
 std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* contexts, const int* parents,
-                                        const Through& enter, const Through& leave) {
+                                        const Through& enter, const Through& leave, const Watched* watched) {
     const int n = (int)sources.size();
     std::shared_ptr<Pending> pending;
     std::unique_ptr<Lists> lists;
@@ -370,8 +391,10 @@ std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* conte
                     return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width,
                                  layer.features};
                 };
-                attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept, over);
-                attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin);
+                attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept, over,
+                          unseen);
+                attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin,
+                               watched, begin);
                 feed_forward(space, layer.ffn, layer.norm_first, x, m);
                 offset += 2 * width;
                 if (interrupted) interrupted();

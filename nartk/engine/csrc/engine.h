@@ -257,6 +257,13 @@ struct Spoken {
     std::vector<float> log_durations, pitch, energy;  // as predicted
 };
 
+// Weights of cross-attention that a pass over one source shows.
+struct Watched {
+    std::vector<std::vector<int>> rows;  // [layers][heads]: place among the watched heads, or -1
+    int heads = 0, tokens = 0, positions = 0;
+    float* weights = nullptr;  // [heads,tokens,positions]
+};
+
 constexpr int COPIED = -1;  // in place of a word: what the network copies from the source
 
 // Places of rows, row after row, those of a row from position 0 on; they see one another.
@@ -286,7 +293,7 @@ class Engine {
         int count;
         const int *words, *positions, *memories, *contexts, *parents;
     };
-    std::shared_ptr<Pending> run(const Tokens& tokens, const Want& want, Read& read);
+    std::shared_ptr<Pending> run(const Tokens& tokens, const Want& want, Read& read, const Watched* watched = nullptr);
     // A canvas in one pass: what the output layer reads at the places `only`, [n,d].
     void fill(const Canvas& canvas, const std::vector<int>& only, std::vector<float>& hidden);
     // Reads words at found.hidden [n,d], for want.only of n.
@@ -351,19 +358,19 @@ class Engine {
             normed(norm, x, n, x);
         }
     }
-    template <class Kept, class Over>
+    template <class Kept, class Over, class Seen>
     void attention(Workspace& space, const Layer& layer, const Norm& norm, const Linear& in, const Linear& out,
-                   float* x, int n, int longest, const float* biases, Kept kept, Over over);
+                   float* x, int n, int longest, const float* biases, Kept kept, Over over, Seen seen);
     // Tokens of a pass through the decoder's layers: `enter` writes what these read of m tokens from `first` on, and
     // `leave` takes what they give. Their contexts wait for the end of the pass.
     using Through = std::function<void(Workspace& space, int first, int m, float* x)>;
     using Sources = std::vector<std::shared_ptr<const Memory>>;  // of each token
     std::shared_ptr<Pending> decode(const Sources& sources, const int* contexts, const int* parents,
-                                    const Through& enter, const Through& leave);
+                                    const Through& enter, const Through& leave, const Watched* watched = nullptr);
     void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows,
                      const float* biases = nullptr);
-    void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int offset,
-                        const std::shared_ptr<const Memory>* sources);
+    void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int index,
+                        const std::shared_ptr<const Memory>* sources, const Watched* watched = nullptr, int first = 0);
     void feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n);
     // Of speech, in speech.cpp.
     void subsample(Workspace& space, const float* frames, int count, float* x);

@@ -164,9 +164,9 @@ struct Wanted {
     }
 };
 
-std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
-                            py::object memories_given, py::object contexts_given, py::object parents_given,
-                            const py::object& want) {
+std::shared_ptr<Scores> run_watched(std::shared_ptr<Runner> runner, py::object words_given, py::object positions_given,
+                                    py::object memories_given, py::object contexts_given, py::object parents_given,
+                                    const py::object& want, const Watched* watched) {
     const Ints words = column<Ints>(words_given, "tokens", -1);
     const py::ssize_t n = words.size();
     const Ints positions = column<Ints>(positions_given, "positions", n),
@@ -177,8 +177,36 @@ std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words_giv
     return wanted.scores(runner, [&](Scores& scores, Read& read) {
         scores.pending = runner->engine.run(
             {(int)n, words.data(), positions.data(), memories.data(), contexts.data(), parents.data()}, wanted.want,
-            read);
+            read, watched);
     });
+}
+
+std::shared_ptr<Scores> run(std::shared_ptr<Runner> runner, py::object words, py::object positions,
+                            py::object memories, py::object contexts, py::object parents, const py::object& want) {
+    return run_watched(runner, words, positions, memories, contexts, parents, want, nullptr);
+}
+
+// The same over one source, with the weights of cross-attention of heads, pairs of a layer and a head of it: [H,N,S].
+py::tuple run_attending(std::shared_ptr<Runner> runner, py::object words, py::object positions, py::object memories,
+                        py::object contexts, py::object parents, const py::object& want,
+                        const std::vector<std::pair<int, int>>& heads) {
+    Engine& engine = runner->engine;
+    const Ints tokens = ints(words), sources = ints(memories);
+    if (tokens.size() < 1 || sources.size() < 1) throw PassFault("a pass has no token");
+    Watched watched;
+    for (const Layer& layer : engine.network->decoder.layers) watched.rows.emplace_back(layer.heads, -1);
+    for (const auto& [layer, head] : heads) {
+        if (layer < 0 || layer >= (int)watched.rows.size() || head < 0 || head >= (int)watched.rows[layer].size())
+            throw PassFault("the decoder has no head " + number(head) + " in layer " + number(layer));
+        if (watched.rows[layer][head] >= 0)
+            throw PassFault("head " + number(head) + " of layer " + number(layer) + " is named twice");
+        watched.rows[layer][head] = watched.heads++;
+    }
+    watched.tokens = (int)tokens.size();
+    watched.positions = engine.memory(sources.data()[0])->length;
+    Floats weights({(py::ssize_t)watched.heads, tokens.size(), (py::ssize_t)watched.positions});
+    watched.weights = weights.mutable_data();
+    return py::make_tuple(run_watched(runner, words, positions, memories, contexts, parents, want, &watched), weights);
 }
 
 // The arrays of a canvas, checked.
@@ -422,5 +450,7 @@ PYBIND11_MODULE(_native, m) {
              py::arg("fired") = py::none())
         .def("words", &words_at, py::arg("features"), py::arg("want"))
         .def("run", &run, py::arg("words"), py::arg("positions"), py::arg("memories"), py::arg("contexts"),
-             py::arg("parents"), py::arg("want"));
+             py::arg("parents"), py::arg("want"))
+        .def("run_attending", &run_attending, py::arg("words"), py::arg("positions"), py::arg("memories"),
+             py::arg("contexts"), py::arg("parents"), py::arg("want"), py::arg("heads"));
 }
