@@ -48,7 +48,7 @@ def library() -> Any:
     ("seed", "fields"),
     [
         (0, {}),
-        (1, {"language": "de", "task": "translate"}),
+        (1, {"language": "de", "task": "translate", "alignment_heads": [[0, 0]]}),
         (2, {"num_beams": 3, "length_penalty": 0.7}),
         (3, {"return_timestamps": True, "max_initial_timestamp_index": 5}),
         (4, {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "suppress_tokens": None}),

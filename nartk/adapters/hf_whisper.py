@@ -132,6 +132,8 @@ def _generation(checkpoint: Checkpoint, output: WhisperText, ids: JsonObject) ->
         found["lang_to_id"] = {f"<|{code}|>": id for code, id in prompts.languages.items()}
     if prompts.tasks:
         found["task_to_id"] = {**prompts.tasks}
+    if prompts.heads:
+        found["alignment_heads"] = [[*pair] for pair in prompts.heads]
     for name in ("language", "task"):
         if getattr(prompts, name):
             found[name] = getattr(prompts, name)
