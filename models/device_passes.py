@@ -65,7 +65,7 @@ class _Held:
 
 
 class DevicePasses(PassesOnTorch):
-    """Implements `nartk.protocols.passes.PassScorer` by steps.
+    """Implements `nartk.protocols.passes.PassScorer` by steps; recurrent decoders run as in the reference.
 
     Attributes:
         cuda_graphs: True: steps are captured in CUDA graphs, where there is CUDA.
@@ -106,6 +106,8 @@ class DevicePasses(PassesOnTorch):
 
     @torch.inference_mode()
     def run(self, work: Pass, want: Want) -> Scores:
+        if self._recurs:  # a step has no shape in which tokens follow each other
+            return super().run(work, want)
         waiting = self.begin(work, self._memories)
         try:
             count = check_want(want, len(work.tokens), self.limits.words)

@@ -127,6 +127,33 @@ class Attention(PartModule):
         return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
 
 
+class Recurrence(PartModule):
+    """A simpler simple recurrent unit in place of self-attention (Kim et al. 2019, section 3.1).
+
+    With y the input of a token, sigma the logistic function and c the state, 0 before the first token:
+    f = sigma(W_f y + b_f), c' = f c + (1 - f) W y, and relu(c') is what it gives.
+    """
+
+    project: nn.Linear
+
+    def split(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Candidates and logits of the forget gate: y [...,d_model] -> two of the same shape."""
+        candidates, forget = self.project(y).chunk(2, -1)
+        return candidates, forget
+
+    def advance(self, state: Tensor, candidates: Tensor, forget: Tensor) -> Tensor:
+        """States behind tokens of the states before them, all [...,d_model]."""
+        return forget.sigmoid() * state + (-forget).sigmoid() * candidates
+
+    def forward(self, y: Tensor) -> Tensor:
+        """A whole target [B,T,d_model] -> the same shape."""
+        candidates, forget = self.split(y)
+        states = [torch.zeros_like(y[:, 0])]
+        for t in range(y.shape[1]):
+            states.append(self.advance(states[-1], candidates[:, t], forget[:, t]))
+        return F.relu(torch.stack(states[1:], 1))
+
+
 class FeedForward(PartModule):
     gate: nn.Linear | None
     up: nn.Linear
@@ -170,6 +197,7 @@ class EncoderLayer(_Layer):
 
 
 class DecoderLayer(_Layer):
+    recurrence: Recurrence | None  # in place of self-attention, which such a layer lacks
     cross_attention: Attention
     cross_norm: AnyNorm
 
@@ -195,6 +223,8 @@ class DecoderLayer(_Layer):
         """
 
         def attend(y: Tensor) -> Tensor:
+            if self.recurrence is not None:
+                return self.recurrence(y)
             qkv = self.self_attention.qkv(y)
             if cache is not None:
                 return cache.attend(self.self_attention, qkv)

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nartk.errors import PassError
 from nartk.models.layers import Attention
+from nartk.models.recurrent import Step, order_of, recur
 from nartk.models.transformer import Encoded
 from nartk.protocols.attending import Heads
 from nartk.protocols.contexts import CellLists, Cells, Contexts, Handles, Marks, PendingPass, runs
@@ -136,12 +137,14 @@ class PassesOnTorch(OnTorch, Contexts):
         self._watched: dict[Attention, Tensor] | None = None
         config = self.model.config
 
-        def stores() -> list[CellStore]:
-            width = config.decoder_heads * config.attention_features("decoder")
-            empty = torch.zeros(0, 2 * width, dtype=self.dtype, device=self.device)
+        def stores(features: int) -> list[CellStore]:
+            empty = torch.zeros(0, features, dtype=self.dtype, device=self.device)
             return [CellStore(empty) for _ in self.model.decoder.layers]
 
-        self._source_stores, self._target_stores = stores(), stores()
+        pair = 2 * config.decoder_heads * config.attention_features("decoder")
+        self._recurs = self.model.decoder.recurs
+        self._source_stores = stores(pair)
+        self._target_stores = stores(config.side_features("decoder") if self._recurs else pair)
 
     def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
         """Computes the decoder's keys and values of sources, each position in a cell of its own."""
@@ -183,9 +186,10 @@ class PassesOnTorch(OnTorch, Contexts):
         tokens, positions = self._tensor(work.tokens), self._tensor(work.positions)
         for store in self._target_stores:
             store.grow(self.size)
-        # A token's own cell is the last that it sees.
-        attended = self._gathered(seen, counted, counted.sum(1) - 1, source, kept)
-        return self._decoded(tokens, positions, cells, attended)
+        depths = counted.sum(1) - 1  # a token's own cell is the last that it sees
+        attended = self._gathered(seen, counted, depths, source, kept)
+        order = order_of(seen, depths) if self._recurs else []
+        return self._decoded(tokens, positions, cells, attended, order)
 
     def _gathered(
         self, seen: Tensor, counted: Tensor, depths: Tensor, source: Tensor, kept: Tensor
@@ -202,17 +206,28 @@ class PassesOnTorch(OnTorch, Contexts):
             mask = relative.mask(depths[:, None], counted[:, None])
         return GatheredCells(seen, mask, source, kept[:, None, None], self._watched)
 
-    def _decoded(self, tokens: Tensor, positions: Tensor, cells: Tensor, attended: AttendedCells) -> Tensor:
-        """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N]."""
+    def _decoded(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cells: Tensor,
+        attended: AttendedCells,
+        order: Sequence[Step] = (),
+    ) -> Tensor:
+        """Inputs [N,d_model] of the output layer, of tokens [N] that are written to their cells [N].
+
+        Args:
+            order: Tokens behind those that they follow, where layers are recurrent.
+        """
         decoder = self.model.decoder
         x = decoder.embedding(tokens, positions)[:, None]
         stores = zip(self._target_stores, self._source_stores, strict=True)
         for layer, (target, memory) in zip(decoder.layers, stores, strict=True):
-            x = layer.around(
-                x,
-                partial(_attend, layer.self_attention, target, cells, attended),
-                partial(_attend_source, layer.cross_attention, memory, attended),
-            )
+            if layer.recurrence is None:
+                over_target = partial(_attend, layer.self_attention, target, cells, attended)
+            else:
+                over_target = partial(recur, layer.recurrence, target.kv, cells, order)
+            x = layer.around(x, over_target, partial(_attend_source, layer.cross_attention, memory, attended))
         return decoder.finish(x)[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -280,7 +295,10 @@ def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
 
 
 class CellStore:
-    """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose capacity grows."""
+    """Keys and values of one layer by cell: `kv` [cells,2*H*D], whose capacity grows.
+
+    Of a recurrent layer the state behind the cell's token, [cells,D].
+    """
 
     def __init__(self, kv: Tensor) -> None:
         self.kv = kv

@@ -173,6 +173,11 @@ class DecoderModule(PartModule):
             x = layer(x, layer.source_kv(memory), mask, before, causal=before is None)
         return self.finish(x)
 
+    @property
+    def recurs(self) -> bool:
+        """True if its layers are recurrent, without self-attention."""
+        return any(layer.recurrence is not None for layer in self.layers)
+
     def finish(self, x: Tensor) -> Tensor:
         """Inputs of the output layer: the features [...,d_model] of the last layer, normed and scaled."""
         x = x if self.norm is None else self.norm(x)

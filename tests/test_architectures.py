@@ -79,6 +79,8 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
     if "prenet_features" in known:
         values |= {name: rng.randint(1, 9) for name in ("prenet_features", "mel_features", "max_mel_len")}
         values["frames_per_step"] = rng.choice((1, 2, 4))
+    if values.get("decoder_positions") == "relative":
+        values["decoder_recurrence"] = "none"
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values

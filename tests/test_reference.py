@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from support import scorers
-from support.random_transformers import magnify, random_options
+from support.random_transformers import magnify, random_options, recurrent
 from torch import nn
 
 from nartk.architectures.settings import FINAL_NORMS, JOINT, POSITIONS
@@ -81,7 +81,7 @@ def random_config(rng: random.Random) -> TransformerConfig:
         "attention_dropout": 0.3,
         "activation_dropout": 0.3,
     }
-    return TransformerConfig(**settings | random_options(rng))
+    return TransformerConfig(**recurrent(settings | random_options(rng)))
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:

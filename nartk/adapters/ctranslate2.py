@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nartk.adapters.names import position_table, renamed, require_one_width
+from nartk.adapters.names import position_table, renamed, require_attention
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.ctranslate2.text import GATED, NAMES
 from nartk.errors import UnsupportedCheckpointError, requiring
@@ -58,7 +58,7 @@ def to_ctranslate2(
         UnsupportedCheckpointError: Encoder and decoder have different features.
     """
     ctranslate2 = import_ctranslate2()
-    require_one_width(model.config, "CTranslate2")
+    require_attention(model.config, "CTranslate2")
     spec = _spec(model, ctranslate2.specs)
     spec.register_source_vocabulary(list((vocab if source_vocab is None else source_vocab).words))
     spec.register_target_vocabulary(list(vocab.words))

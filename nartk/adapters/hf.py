@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nartk.adapters.names import position_table, renamed, require_one_width
+from nartk.adapters.names import position_table, renamed, require_attention
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.generation import write_generation
@@ -113,7 +113,7 @@ def to_hugging_face(model: Transformer, vocab: Vocab, *, start_token: int | None
         UnsupportedCheckpointError: No architecture there expresses the model.
     """
     transformers = import_transformers()
-    require_one_width(model.config, "transformers")
+    require_attention(model.config, "transformers")
     if start_token is None:
         start_token = vocab.eos
     to = _to_t5 if model.config.norm == "rms" else _to_bart

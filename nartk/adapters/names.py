@@ -31,8 +31,13 @@ def renamed(model: Transformer, names: Mapping[str, str]) -> dict[str, Tensor]:
     return found
 
 
-def require_one_width(config: TransformerConfig, library: str) -> None:
-    """Raises UnsupportedCheckpointError where encoder and decoder have different features."""
+def require_attention(config: TransformerConfig, library: str) -> None:
+    """Raises UnsupportedCheckpointError where the decoder has other features, or no self-attention."""
+    if config.decoder_recurrence != "none":
+        raise UnsupportedCheckpointError(
+            f"`decoder_recurrence` {config.decoder_recurrence}, which models of {library} have not",
+            fix="decode with nartk",
+        )
     if config.side_features("decoder") != config.d_model:
         raise UnsupportedCheckpointError(
             f"`decoder_features` {config.decoder_features}, where models of {library} have `d_model` "

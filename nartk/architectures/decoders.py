@@ -23,6 +23,7 @@ from nartk.architectures.parts import (
     Part,
     Positions,
     Shape,
+    recurrence,
 )
 from nartk.architectures.settings import (
     FINAL_NORMS,
@@ -117,7 +118,11 @@ class Decoder(DecoderStack):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class CausalDecoder(Decoder):
-    """Predicts the next word of an output."""
+    """Predicts the next word of an output.
+
+    Raises:
+        UsageError: Same as Config; and positions are relative, of a decoder without self-attention.
+    """
 
     speaks: ClassVar[Speaks | None] = Speaks(
         (PassScorer, AttendingScorer),
@@ -130,6 +135,27 @@ class CausalDecoder(Decoder):
     decoder_positions: str = setting(
         "sinusoidal", "target positions; relative: of T5", choices=(*POSITIONS, "relative")
     )
+    decoder_recurrence: str = setting(
+        "none",
+        "in place of the decoder's self-attention; ssru: the simpler simple recurrent unit of Marian",
+        choices=("none", "ssru"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decoder_recurrence != "none" and self.decoder_positions == "relative":
+            raise UsageError(
+                "`decoder_positions` relative are for attention, `decoder_recurrence` is "
+                f"{self.decoder_recurrence}"
+            )
+
+    def layer_part(self, side: str) -> Group:
+        layer = super().layer_part(side)
+        if side != "decoder" or self.decoder_recurrence == "none":
+            return layer
+        others = {name: part for name, part in layer.parts.items() if name != "self_attention"}
+        cell = recurrence(self.side_features("decoder"), bias=self.bias)
+        return Group({"recurrence": cell, **others}, layer.settings)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

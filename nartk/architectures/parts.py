@@ -435,3 +435,12 @@ def feed_forward(
     gate = {"gate": Linear(inner, d, bias)} if gated else {}
     layers = {**gate, "up": Linear(inner, d, bias), "down": Linear(d, inner, bias, scale)}
     return Group(layers, {"activation": activation})
+
+
+def recurrence(d: int, *, bias: bool = True) -> Group:
+    """A simpler simple recurrent unit: one matrix for the candidates of the state, and for its forget gate.
+
+    Kim et al. 2019, "From Research to Production and Back: Ludicrously Fast Neural Machine Translation",
+    section 3.1. The published candidates have no bias; here they may have one.
+    """
+    return Group({"project": Linear(2 * d, d, bias)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,14 +19,6 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
         ("model.bin.part*",),
         "a model of CTranslate2 in parts",
         lambda folder: f"join them: cat {folder}/model.bin.part* > {folder}/model.bin",
-    ),
-    (
-        ("*.npz", "*.yml"),
-        "a model of Marian",
-        lambda _: (
-            "name its folder for transformers, as those of opus-mt are, with config.json, source.spm, "
-            "target.spm and vocab.json; nartk does not read it"
-        ),
     ),
     (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
     (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
@@ -45,6 +38,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
         ),
     ),
 )
+_MARIAN = b"\1\0\0\0\0\0\0\0"  # with which binary models of Marian begin
 ARGOS = "model"  # the folder inside of a package
 
 
@@ -54,6 +48,24 @@ def is_ctranslate2(folder: Folder) -> bool:
         return False
     config = folder.optional_json(CONFIG) or {}
     return "format" not in config and "model_type" not in config
+
+
+def marian_models(folder: Path) -> list[str]:
+    """Names of the models of Marian that a folder holds: archives of NumPy's, and its binary files."""
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.suffix == ".npz" and path.is_file():
+            found.append(path.name)
+        elif path.suffix == ".bin" and path.is_file():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                if file.read(len(_MARIAN)) == _MARIAN:
+                    found.append(path.name)
+    return found
+
+
+def is_marian(folder: Folder) -> bool:
+    """Tells whether a folder is one of Marian's own models."""
+    return not folder.has(CONFIG) and bool(marian_models(folder.path))
 
 
 def is_argos(folder: Folder) -> bool:

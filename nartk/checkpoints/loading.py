@@ -10,6 +10,7 @@ from nartk.checkpoints.foreign import (
     ARGOS,
     is_argos,
     is_ctranslate2,
+    is_marian,
     refuse_foreign,
 )
 from nartk.checkpoints.generation import KEY, check_generation, read_generation
@@ -28,7 +29,7 @@ def load_checkpoint(
     target_lang: str | None = None,
     source_prefix: str | None = None,
 ) -> Checkpoint:
-    """Reads a model folder, nartk's, Hugging Face's or CTranslate2's.
+    """Reads a model folder, nartk's, Hugging Face's, CTranslate2's or Marian's.
 
     Args:
         folder: Its path, or the `Folder` itself, of which some files may have been read.
@@ -41,6 +42,12 @@ def load_checkpoint(
         UnsupportedCheckpointError: It is another library's, or holds a model that nartk cannot express.
     """
     opened = Folder.at(folder)
+    if is_marian(opened):
+        from nartk.checkpoints.marian.reading import read_marian
+
+        return read_marian(
+            opened, source_lang=source_lang, target_lang=target_lang, source_prefix=source_prefix
+        )
     if is_argos(opened):
         opened = PackageFolder(opened.path, ARGOS)
     if is_ctranslate2(opened):
@@ -95,6 +102,10 @@ def is_hugging_face(folder: Folder) -> bool:
 def generation_of(folder: Folder) -> JsonObject:
     """Reads the generation options that a model folder sets; none of a damaged one, which loading reports."""
     try:
+        if is_marian(folder):
+            from nartk.checkpoints.marian.reading import generation
+
+            return generation(folder)
         if is_ctranslate2(folder):
             from nartk.checkpoints.ctranslate2.reading import describe
 

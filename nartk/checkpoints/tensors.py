@@ -68,6 +68,10 @@ class Tensors(Mapping[str, Array]):
         """
         raise NotImplementedError
 
+    def row_scales(self, name: str) -> Array | None:
+        """Scales [rows] fp32 of a matrix that is whole numbers of int8 times them; None: it is none."""
+        return None
+
     def __contains__(self, name: object) -> bool:
         return name in self.shapes  # Mapping's own would read the tensor
 

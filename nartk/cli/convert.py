@@ -141,12 +141,12 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
-    from nartk.checkpoints.foreign import is_argos, is_ctranslate2
+    from nartk.checkpoints.foreign import is_argos, is_ctranslate2, is_marian
     from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     if os.path.isdir(args.checkpoint):
         folder = Folder(args.checkpoint)
-        if is_hugging_face(folder) or is_ctranslate2(folder) or is_argos(folder):
+        if is_hugging_face(folder) or any(known(folder) for known in (is_ctranslate2, is_argos, is_marian)):
             return _convert_folder(args, folder)
         if args.quantize is None and args.to is None:
             load_checkpoint(folder)  # what it is, if it is no model

@@ -31,8 +31,13 @@ class Linear:
     weights: npt.NDArray[np.uint8]
     scales: FloatArray | None
     @staticmethod
-    def pack(weights: FloatArray, bias: FloatArray | None, type: str) -> Linear:
-        """Packs weights [outputs,inputs] as fp32, bf16 or int8; fp32 that fp16 holds lies as fp16."""
+    def pack(
+        weights: FloatArray, bias: FloatArray | None, type: str, scales: FloatArray | None = None
+    ) -> Linear:
+        """Packs weights [outputs,inputs] as fp32, bf16 or int8; fp32 that fp16 holds lies as fp16.
+
+        Scales [outputs] are those of int8 weights that are whole numbers times them; None: they are chosen.
+        """
 
     @staticmethod
     def packed(

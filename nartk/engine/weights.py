@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nartk.architectures.parts import Linear
 from nartk.architectures.settings import Config
 from nartk.checkpoints.quantized import INT8, packed_sizes
-from nartk.checkpoints.tensors import QuantizedTensors
+from nartk.checkpoints.tensors import QuantizedTensors, Tensors
 from nartk.engine import _native
 from nartk.errors import CheckpointError
 from nartk.protocols.passes import FloatArray
@@ -69,13 +69,25 @@ class Weights:
         return part.matrix(self._arrays[f"{name}.weight"], self._arrays.get(f"{name}.bias"))
 
     def _layer(self, name: str, part: Linear) -> _native.Linear:
-        return self._pack(name, *self._matrix(name, part))
+        weight, bias = self._matrix(name, part)
+        scales = self._scales(name)
+        if scales is not None:  # of an output, as a bias is
+            scales = part.matrix(self._arrays[f"{name}.weight"], scales)[1]
+        return self._pack(name, weight, bias, scales)
 
     def _words(self, layer: str) -> _native.Linear:
-        return self._pack(layer, self._arrays[f"{layer}.weight"], None)
+        return self._pack(layer, self._arrays[f"{layer}.weight"], None, self._scales(layer))
 
-    def _pack(self, layer: str, weight: FloatArray, bias: FloatArray | None) -> _native.Linear:
-        made = _native.Linear.pack(weight, bias, self._type)
+    def _scales(self, layer: str) -> FloatArray | None:
+        """Scales of outputs, where weights were int8 already and are to be so again."""
+        if self._type != INT8 or not isinstance(self._arrays, Tensors):
+            return None
+        return self._arrays.row_scales(f"{layer}.weight")
+
+    def _pack(
+        self, layer: str, weight: FloatArray, bias: FloatArray | None, scales: FloatArray | None
+    ) -> _native.Linear:
+        made = _native.Linear.pack(weight, bias, self._type, scales)
         self.packed[layer] = made, bias
         return made
 

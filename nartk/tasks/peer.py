@@ -33,7 +33,7 @@ _KNOWN = {
 }
 _UNKNOWN = (
     "gated_ffn", "norm", "norm_eps", "bias", "head_features", "scale_attention", "output_bias",
-    "scale_output", "encoder_final_norm", "decoder_final_norm",
+    "scale_output", "encoder_final_norm", "decoder_final_norm", "decoder_recurrence",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from nartk.models.nar import ParallelDecoding
 from nartk.models.nat import MASK, Nat
 from nartk.protocols.parallel import Canvas
 from nartk.protocols.passes import FloatArray
+from support.random_transformers import shape_of
 from support.transformers_small import EOS, random_config, stir, vocabulary
 
 KINDS = ("ctc", "nat", "blockwise", "dag")
@@ -33,7 +33,7 @@ def random_parallel(kind: str, seed: int) -> ParallelDecoding:
     """A network of a random shape, all options of its kind among them."""
     rng = random.Random(f"{kind} {seed}")
     torch.manual_seed(seed)
-    shape = dataclasses.asdict(random_config(rng)) | {
+    shape = shape_of(random_config(rng)) | {
         "decoder_positions": rng.choice(["sinusoidal", "learned", "none"]),
         "max_source_len": 40,
         "max_target_len": 70,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,19 @@ def random_options(rng: random.Random) -> dict[str, Any]:
     return ranges | {name: value for name, value in options.items() if rng.random() < 0.5}
 
 
+def recurrent(settings: dict[str, Any]) -> dict[str, Any]:
+    """Gives a third of all settings that may have one a recurrent decoder, without drawing a number."""
+    chosen = zlib.crc32(repr(sorted(settings.items())).encode()) % 3 == 0
+    if chosen and settings["decoder_positions"] != "relative":
+        return {"decoder_recurrence": "ssru", **settings}
+    return settings
+
+
+def shape_of(config: TransformerConfig) -> dict[str, Any]:
+    """Its settings, without what only decoders that predict the next word have."""
+    return {name: value for name, value in asdict(config).items() if name != "decoder_recurrence"}
+
+
 def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
     """Any shape; `fixed` settings are as given."""
     heads = rng.choice([(1, 1), (2, 3), (3, 1), (4, 2), (2, 2), (5, 3)])
@@ -72,7 +87,7 @@ def random_config(rng: random.Random, **fixed: Any) -> TransformerConfig:
         "scale_embedding": rng.random() < 0.5,
         "norm_embedding": rng.random() < 0.5,
     }
-    return TransformerConfig(**settings | random_options(rng) | fixed)
+    return TransformerConfig(**recurrent(settings | random_options(rng) | fixed))
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:

@@ -15,7 +15,7 @@ from nartk.architectures.transformer import TransformerConfig
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.vocab import Vocab
-from support.random_transformers import in_order, magnify, random_options
+from support.random_transformers import in_order, magnify, random_options, recurrent
 
 PAD, EOS = 1, 2
 
@@ -62,7 +62,7 @@ def random_config(rng: random.Random) -> TransformerConfig:
         "share_embeddings": share,
         "norm_embedding": rng.random() < 0.3,
     }
-    return TransformerConfig(**settings | random_options(rng))
+    return TransformerConfig(**recurrent(settings | random_options(rng)))
 
 
 def random_model(config: TransformerConfig, seed: int) -> Transformer:

@@ -21,7 +21,7 @@ from nartk.checkpoints.hugging_face.families import BIAS, FAMILIES
 from nartk.checkpoints.hugging_face.settings import Family, Settings, read_family
 from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors, names_of, open_tensors
 from nartk.checkpoints.names import CONFIG, GENERATION_CONFIG
-from nartk.checkpoints.tensors import Array
+from nartk.checkpoints.tensors import Array, Tensors
 from nartk.errors import CheckpointError, UsageError
 from nartk.files import Folder, JsonObject
 from nartk.processors.hugging_face import hugging_face_processors
@@ -163,7 +163,7 @@ def read_text(
 def as_checkpoint(
     folder: Folder,
     config: JsonObject,
-    tensors: MappedTensors,
+    tensors: Tensors,
     files: Mapping[str, Path],
     *,
     also: Sequence[str],
@@ -177,7 +177,7 @@ def as_checkpoint(
     """
     beside = {key: value for key, value in config.items() if key not in ("architecture", "model")}
     names = sorted(filter(folder.has, {CONFIG, *also, *files}))
-    digests = [tensors.digest(), json.dumps(beside), *map(folder.sha256, names)]
+    digests = [str(tensors.digest()), json.dumps(beside), *map(folder.sha256, names)]
     return assemble(
         folder,
         config,

@@ -21,9 +21,9 @@ float* Buffer::get(size_t count) {
     return data;
 }
 
-size_t Network::kv_floats(const Stack& stack) const {
+size_t Network::cell_floats(const Stack& stack) {
     size_t floats = 0;
-    for (const Layer& layer : stack.layers) floats += 2 * (size_t)layer.width();
+    for (const Layer& layer : stack.layers) floats += layer.cell_floats();
     return floats;
 }
 
@@ -85,7 +85,7 @@ struct Engine::Forks {
 };
 
 Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
-    : cells(network->kv_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {
+    : cells(network->cell_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {
     Forks& forks = Forks::all();
     std::lock_guard<std::mutex> lock(forks.mutex);
     forks.engines.push_back(this);
@@ -203,6 +203,12 @@ struct Where {
 
 const auto unseen = [](int, int, const float*, int) {};
 
+// Of a token in a recurrent layer, and of the token before it; null: it is the first.
+struct State {
+    float* own;
+    const float* before;
+};
+
 }  // namespace
 
 // Hands the rows that `in` projects to kept(rows, floats of each); then each token attends to over(token), and
@@ -272,6 +278,33 @@ void Engine::attend_sources(Workspace& space, const Layer& layer, float* x, int 
         double sum = 0.0;
         for (int j = 0; j < count; j++) sum += weights[j];
         for (int j = 0; j < count; j++) to[j] = (float)(weights[j] / sum);
+    });
+}
+
+// A simpler simple recurrent unit (Kim et al. 2019). The states are computed one by one in the order of the tokens,
+// so that they do not depend on the pass; each follows an earlier one or a token of an earlier pass.
+template <class Of>
+void Engine::recur(Workspace& space, const Layer& layer, float* x, int n, Of of) {
+    const Linear& in = *layer.recurrence;
+    const int d = in.inputs, wide = in.width(), step = step_of(d);
+    sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
+        float* projected = space.projected.get((size_t)n * wide);
+        linear(space, in, y, n, step, projected, wide);
+        for (int i = 0; i < n; i++) {
+            float *candidate = projected + (size_t)i * wide, *forget = candidate + d;
+            const State state = of(i);
+            if (state.before) {
+                std::memcpy(state.own, state.before, d * sizeof(float));
+                kernels->multiply(state.own, forget, d, Activation::sigmoid);
+            } else {
+                std::memset(state.own, 0, d * sizeof(float));
+            }
+            for (int k = 0; k < d; k++) forget[k] = -forget[k];  // 1 - sigmoid(f) is sigmoid(-f)
+            kernels->multiply(candidate, forget, d, Activation::sigmoid);
+            kernels->add(state.own, candidate, d);
+            for (int k = 0; k < d; k++) candidate[k] = std::max(state.own[k], 0.0f);
+            kernels->add(x + (size_t)i * step, candidate, d);
+        }
     });
 }
 
@@ -380,23 +413,32 @@ std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* conte
             const float* relative = biases(space, stack, longest);
             int offset = 0;  // of the layer's keys in a cell
             for (const Layer& layer : stack.layers) {
-                const int width = layer.width();
-                const auto kept = [&](const float* qkv, int wide) {
-                    for (int i = 0; i < m; i++)
-                        std::memcpy(pending->cells[begin + i]->data() + offset, qkv + (size_t)i * wide + width,
-                                    2 * width * sizeof(float));
-                };
-                const auto over = [&](int token) {
-                    const Attended& list = lists->of(begin + token);
-                    return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width,
-                                 layer.features};
-                };
-                attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept, over,
-                          unseen);
+                if (layer.recurrence) {
+                    recur(space, layer, x, m, [&](int token) {
+                        const Attended& list = lists->of(begin + token);
+                        const float* before = list.count > 1 ? list.rows[list.count - 2] : nullptr;
+                        return State{pending->cells[begin + token]->data() + offset,
+                                     before ? before + Cell::HEAD + offset : nullptr};
+                    });
+                } else {
+                    const int width = layer.width();
+                    const auto kept = [&](const float* qkv, int wide) {
+                        for (int i = 0; i < m; i++)
+                            std::memcpy(pending->cells[begin + i]->data() + offset, qkv + (size_t)i * wide + width,
+                                        2 * width * sizeof(float));
+                    };
+                    const auto over = [&](int token) {
+                        const Attended& list = lists->of(begin + token);
+                        return Where{list, list.count - 1, Cell::HEAD + offset, Cell::HEAD + offset + width,
+                                     layer.features};
+                    };
+                    attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept,
+                              over, unseen);
+                }
                 attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin,
                                watched, begin);
                 feed_forward(space, layer.ffn, layer.norm_first, x, m);
-                offset += 2 * width;
+                offset += layer.cell_floats();
                 if (interrupted) interrupted();
             }
             leave(space, begin, m, x);

@@ -63,6 +63,7 @@ struct Layer {
     int heads = 1, features = 16;
     float scale = 1.0f;  // of attention scores
     const Linear *qkv = nullptr, *out = nullptr;
+    const Linear* recurrence = nullptr;  // in place of self-attention: [candidates, logits of the forget gate]
     const Linear *cross_q = nullptr, *cross_kv = nullptr, *cross_out = nullptr;
     Norm self_norm, cross_norm;
     FeedForward ffn;
@@ -77,6 +78,7 @@ struct Layer {
     Norm final_norm;
     bool conditioned = false;  // reads afterwards what the CTC head predicts
     int width() const { return heads * features; }
+    int cell_floats() const { return recurrence ? rounded(recurrence->inputs, LANES) : 2 * width(); }
 };
 
 struct Stack {
@@ -178,8 +180,8 @@ struct Network {
     // Features of a phoneme that is spoken, and bins of a frame; 0 where nothing speaks.
     int spoken_features() const { return steps.out ? features : acoustic.inputs(); }
     int spoken_bins() const { return steps.out ? steps.bins : acoustic.out ? acoustic.out->outputs : 0; }
-    // Of the layers of a stack, the floats of keys and values of a token.
-    size_t kv_floats(const Stack& stack) const;
+    // Of the layers of a stack, the floats that a token's cell has of each: keys and values, or a state.
+    static size_t cell_floats(const Stack& stack);
 };
 
 // A block of floats that only grows.
@@ -371,6 +373,8 @@ class Engine {
                      const float* biases = nullptr);
     void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int index,
                         const std::shared_ptr<const Memory>* sources, const Watched* watched = nullptr, int first = 0);
+    template <class Of>
+    void recur(Workspace& space, const Layer& layer, float* x, int n, Of of);  // of(token): its State
     void feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n);
     // Of speech, in speech.cpp.
     void subsample(Workspace& space, const float* frames, int count, float* x);

@@ -30,13 +30,16 @@ void check_shape(py::ssize_t outputs, py::ssize_t inputs, Type type) {
     require(type != Type::int8 || inputs <= MOST_INT8, "too many inputs for int8");
 }
 
-std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type) {
+std::shared_ptr<Layered> pack(Floats weights, std::optional<Floats> bias, const std::string& type,
+                              std::optional<Floats> scales) {
     require(weights.ndim() == 2, "weights are a matrix");
     require(!bias || bias->size() == weights.shape(0), "a bias for each output");
+    require(!scales || scales->size() == weights.shape(0), "a scale for each output");
     check_shape(weights.shape(0), weights.shape(1), named(TYPES, type));
     return std::make_shared<Layered>(
         Layered{std::make_shared<Packed>(weights.data(), bias ? bias->data() : nullptr, (int)weights.shape(0),
-                                         (int)weights.shape(1), named(TYPES, type)),
+                                         (int)weights.shape(1), named(TYPES, type),
+                                         scales ? scales->data() : nullptr),
                 nullptr});
 }
 
@@ -150,8 +153,9 @@ struct Builder {
     Layer layer(const py::dict& from, bool decodes, bool convolves = false) {
         Layer made;
         const int d = this->width;
-        const py::dict attention = part(from, "self_attention"), cross = part(from, "cross_attention"),
-                       merge = part(from, "merge");
+        const py::dict cross = part(from, "cross_attention"), merge = part(from, "merge");
+        const bool recurs = decodes && from.contains("recurrence");
+        const py::dict attention = recurs ? cross : part(from, "self_attention");
         made.norm_first = from["norm_first"].cast<bool>();
         made.heads = attention["heads"].cast<int>();
         made.features = attention["features"].cast<int>();
@@ -159,12 +163,16 @@ struct Builder {
                 "a head's features are a multiple of 16");
         made.scale = attention["scale"].cast<float>();
         const int width = made.width();
-        made.qkv = linear(attention, "qkv", 3 * width, d);
-        made.out = linear(attention, "out", d, width);
+        if (recurs) {
+            made.recurrence = linear(part(from, "recurrence"), "project", 2 * d, d);
+        } else {
+            made.qkv = linear(attention, "qkv", 3 * width, d);
+            made.out = linear(attention, "out", d, width);
+        }
         made.cross_q = linear(cross, "q", width, d);
         made.cross_kv = linear(cross, "kv", 2 * width, network->features);
         made.cross_out = linear(cross, "out", d, width);
-        require(made.qkv && made.out, "a layer lacks a part");
+        require(made.recurrence || (made.qkv && made.out), "a layer lacks a part");
         const bool reads = made.cross_q && made.cross_kv && made.cross_out;
         require(reads || !(decodes || made.cross_q), "a layer does not see the source");
         made.self_norm = norm(from, "self_norm");
@@ -396,7 +404,8 @@ struct Builder {
 
 void bind_model(py::module_& m) {
     py::class_<Layered, std::shared_ptr<Layered>>(m, "Linear")
-        .def_static("pack", &pack, py::arg("weights"), py::arg("bias"), py::arg("type"))
+        .def_static("pack", &pack, py::arg("weights"), py::arg("bias"), py::arg("type"),
+                    py::arg("scales") = py::none())
         .def_static("packed", &packed, py::arg("weights"), py::arg("bias"), py::arg("scales"), py::arg("outputs"),
                     py::arg("inputs"), py::arg("type"))
         .def_property_readonly("outputs", [](const Layered& l) { return l.packed->linear.outputs; })

@@ -39,7 +39,7 @@ void interleave(const Linear& linear, const float* weights, T* to, Convert conve
 
 }  // namespace
 
-Packed::Packed(const float* weights, const float* bias, int outputs, int inputs, Type type)
+Packed::Packed(const float* weights, const float* bias, int outputs, int inputs, Type type, const float* scales)
     : linear{outputs, inputs, type} {
     linear.halves = type == Type::fp32;
     for (int n = 0; linear.halves && n < outputs; n++) linear.halves = are_fp16(weights + (size_t)n * inputs, inputs);
@@ -67,9 +67,13 @@ Packed::Packed(const float* weights, const float* bias, int outputs, int inputs,
             }
             by[n] = most >= LEAST_INT8 && !std::isnan(check) ? 127.0f / most : 0.0f;
             own_scales[n] = std::isnan(check) ? check : by[n] > 0.0f ? most / 127.0f : 0.0f;
+            if (scales && scales[n] >= LEAST_INT8) {
+                by[n] = 1.0f / scales[n];
+                own_scales[n] = std::isnan(check) ? check : scales[n];
+            }
         }
         interleave<4>(linear, weights, static_cast<int8_t*>(own_weights.get()),
-                      [&](float x, int n) { return by[n] > 0.0f ? (int8_t)nearest(x * by[n]) : (int8_t)0; });
+                      [&](float x, int n) { return by[n] > 0.0f ? (int8_t)std::clamp(nearest(x * by[n]), -127.0f, 127.0f) : (int8_t)0; });
     }
     finish(bias);
 }

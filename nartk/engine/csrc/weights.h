@@ -10,8 +10,9 @@ namespace nartk {
 
 class Packed {
   public:
-    // weights [outputs,inputs], bias [outputs] or null.
-    Packed(const float* weights, const float* bias, int outputs, int inputs, Type type);
+    // weights [outputs,inputs], bias [outputs] or null. scales [outputs] of int8: those of weights that are integers
+    // times them; null: they are chosen.
+    Packed(const float* weights, const float* bias, int outputs, int inputs, Type type, const float* scales = nullptr);
     // Parts as `linear` holds them, which stay the caller's; sums are made anew.
     Packed(const void* weights, const float* bias, const float* scales, int outputs, int inputs, Type type);
     Linear linear;

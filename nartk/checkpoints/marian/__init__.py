@@ -1,0 +1,1 @@
+"""Models as Marian itself, Bergamot and Firefox store them."""
