@@ -114,7 +114,8 @@ class BeamStrategy(WithLanguageModel, Constrained):
         size = self.beam_size // self.beam_groups
         added, rules = self.added(scorer), self.constraints(vocab)
         only_best = is_greedy and not added
-        constraints = BeamConstraints(rules, vocab.eos, only_best, self.renormalize).of_run(scorer)
+        constraints = BeamConstraints(rules, vocab.eos, only_best, renormalize=self.renormalize)
+        constraints = constraints.of_run(scorer)
         if self.beam_groups > 1:
             added = [*added, Diversity(constraints, self.diversity_penalty, size, vocab.pad)]
         stopping = "first" if is_greedy else self.early_stopping

@@ -91,7 +91,7 @@ class JointCtc(WithLanguageModel, Constrained):
     def begin(self, scorer: Any, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
         vocab, blank = scorer.vocab, require_blank(self.name, scorer)
-        constraints = BeamConstraints(self.constraints(vocab), vocab.eos, False, False).of_run(scorer)
+        constraints = BeamConstraints(self.constraints(vocab), vocab.eos, False).of_run(scorer)
         added: list[AddedScores[Any]] = []
         if (lm := self.language_model(vocab)) is not None:
             added.append(NGramScores(lm, self.lm_weight))

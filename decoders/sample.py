@@ -185,6 +185,7 @@ def _together(index: int, drawn: Sequence[Result], last: Result) -> Result:
         seconds=max(result.seconds for result in drawn),
         left_mid_batch=last.left_mid_batch,
         prompt=last.prompt,
+        no_speech=last.no_speech,
         phases=PhaseSeconds(**phases),
         **counts,
     )

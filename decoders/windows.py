@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import field, fields, replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from nartk.decoders.beam import BeamStrategy
+from nartk.decoders.loop.acceptance import ArgmaxAcceptance
+from nartk.decoders.loop.constraints import Constraints
+from nartk.decoders.loop.draws import RowDraws
+from nartk.decoders.loop.loop import Loop
+from nartk.decoders.sample import SampleRun
 from nartk.decoders.strategy import Strategy
-from nartk.decoders.windowing.segments import Spell, cut, measured
+from nartk.decoders.windowing.generate import WindowRun
+from nartk.decoders.windowing.segments import HERTZ, Spell
+from nartk.decoders.windowing.sharing import SharedSources
+from nartk.decoders.windowing.transcribe import Rules, TranscribeRun
+from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
-from nartk.protocols.hypothesis import (
-    Hypothesis,
-    PhaseSeconds,
-    Request,
-    Result,
-    Segment,
-    TokenTrace,
-    added,
-    without_words,
-)
-from nartk.protocols.passes import FeatureSource, PassScorer
-from nartk.protocols.prompts import Prompted, Prompts
-from nartk.protocols.runs import NOTHING, Batching, Ended, Run, Waiting
+from nartk.protocols.passes import PassScorer
+from nartk.protocols.prompts import STEP, Prompted
+from nartk.protocols.runs import Batching, Run
 from nartk.registry import WIDEST, option, register_decoder
 from nartk.vocab import Vocab
 
 if TYPE_CHECKING:
     from nartk.processors import OutputProcessor
 
-NO_SPEECH, UNSURE = 0.6, -1.0  # a probability, and the mean of log-probabilities, of OpenAI's program
+OPENAI, TRANSFORMERS = RULES = ("openai", "transformers")
+LATEST_START = 1.0  # seconds: the last timestamp that an output may begin with, as OpenAI's program has it
+# Options that `TRANSFORMERS` knows nothing of.
+_OPENAI_OPTIONS = """temperatures best_of seed compression_ratio min_log_prob no_speech condition
+    initial_prompt carry_prompt hotwords clips"""
+# What is written and not spoken: no output of OpenAI's program has it (`non_speech_tokens` of its tokenizer).
+_MARKS = "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"
+_SYMBOLS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_MARKS.split(" "))
+_NOTES = "♩♪♫♬♭♮♯"  # of which the first piece is left out, too
 
 
 @register_decoder("windows")
 class Windows(BeamStrategy):
-    """Decodes what the model reads at once as greedy or beam search does, and longer sound window by window.
+    """Decodes sound of any length window by window, each as greedy or beam search does.
 
-    The next window begins where the last segment that a pair of timestamps closes has ended, or behind the
-    window where its output has no such pair (section 4.5 of the paper, without the text before as a prompt,
-    and without decoding a window again at another temperature). Outputs are those of transformers' long-form
-    `generate` with ``condition_on_prev_tokens=False``: a file's language is that of its first window.
-
-    The output of a file of several windows has an eos behind each window, and as its score the sum of its
-    log-probabilities; of further hypotheses than the best it has none. A window in which nobody speaks has no
-    words (section 4.5): the model gives the word for no speech a probability above `NO_SPEECH`, and its
-    output a mean log-probability below `UNSURE`.
+    By the rules of OpenAI's program (`nartk.decoders.windowing.transcribe`), or as transformers' `generate`
+    (`nartk.decoders.windowing.generate`). The output of a file has an eos behind each window, and as its
+    score the sum of its log-probabilities; of further hypotheses than the best it has none. By OpenAI's rules
+    these are of the words that suppression and timestamps leave.
     """
 
     needs = (PassScorer, Prompted)  # type: ignore[assignment]
@@ -76,194 +75,153 @@ class Windows(BeamStrategy):
     word_timestamps: bool = option(
         False, "words have times, by attention to the sound: one more pass a window", does_nothing=True
     )
+    rules: str = option(
+        OPENAI, "whose rules windows keep to: OpenAI's program's, or those of transformers", choices=RULES
+    )
+    temperatures: str = option(
+        "0 0.2 0.4 0.6 0.8 1",
+        "at which a window is decoded, one after the other, until its output is good; 0 draws nothing",
+    )
+    best_of: int = option(5, "outputs drawn of a window at a temperature above 0", low=1, high=WIDEST)
+    seed: int = option(1, "another seed draws other words", low=0)
+    compression_ratio: float = option(
+        2.4, "a text whose bytes are so many times those of its zlib stream repeats itself: no good", above=0
+    )
+    min_log_prob: float = option(
+        -1.0, "a mean log-probability of a window's tokens below this is no good either, nats"
+    )
+    no_speech: float = option(
+        0.6,
+        "a window whose probability of no speech is above this has no words, if their mean log-probability "
+        "is low",
+        low=0,
+        high=1,
+    )
+    condition: bool = option(True, "what was said before is a prompt of the next window")
+    initial_prompt: str = option("", "text that a recording's first window follows", does_nothing=True)
+    carry_prompt: bool = option(False, "the initial prompt is that of all windows", does_nothing=True)
+    hotwords: str = option("", "words in front of the prompt of each window", does_nothing=True)
+    clips: str = option(
+        "", "what is decoded, seconds: begin, end, begin, end; the last end may be missing", does_nothing=True
+    )
 
-    spell: Spell | None = field(default=None, repr=False, compare=False)  # text of words; `in_pieces` sets it
+    # What `in_pieces` makes: text of words; ids of prompts; words that are not spoken, and at no beginning.
+    spell: Spell | None = field(default=None, repr=False, compare=False)
+    pieces: tuple[tuple[int, ...], ...] = field(default=((), ()), repr=False, compare=False)
+    unspoken: tuple[tuple[int, ...], ...] = field(default=((), ()), repr=False, compare=False)
+
+    @property
+    def reads_sound_alone(self) -> bool:
+        """True if silence behind a recording is no frame of its source, as by OpenAI's rules."""
+        return self.rules == OPENAI
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rules == TRANSFORMERS:
+            for item in fields(self):
+                if item.name in _OPENAI_OPTIONS.split() and getattr(self, item.name) != item.default:
+                    raise UsageError(
+                        f"{named(item.name)} with {named('rules', TRANSFORMERS)}, which has no such rule",
+                        fix="leave one of them out",
+                    )
+        self._rules()
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:
-        return replace(super().in_pieces(output), spell=getattr(output, "spelled", output.decode))  # type: ignore[call-arg]
+        found = super().in_pieces(output)
+        texts = (self.initial_prompt, self.hotwords)
+        pieces = tuple(tuple(output.encode(f" {text.strip()}")) if text.strip() else () for text in texts)
+        blank = (*output.encode(" "), output.vocab.eos)
+        unspoken = (tuple(sorted({*_unspoken(output)})), blank)
+        spell = getattr(output, "spelled", output.decode)
+        return replace(found, spell=spell, pieces=pieces, unspoken=unspoken)  # type: ignore[call-arg]
+
+    def constraints(self, vocab: Vocab) -> Constraints:
+        found = super().constraints(vocab)
+        if self.rules == TRANSFORMERS:
+            return found
+        never, first = self.unspoken
+        return replace(
+            found,
+            suppressed=tuple(dict.fromkeys([*found.suppressed, *never])),
+            suppressed_first=tuple(dict.fromkeys([*found.suppressed_first, *first])),
+        )
 
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         assert isinstance(scorer, Prompted)  # as `needs` says
         prompts = scorer.prompts.asking(self.language, self.task)
-        return WindowRun(self, scorer, prompts, super().begin(scorer, batching), batching.size)
+        spell = self.spell or partial(_joined, scorer.vocab)
+        if self.rules == TRANSFORMERS:
+            inner = super().begin(scorer, batching)
+            return WindowRun(
+                scorer, prompts, inner, self.limit, spell, batching.size, timestamps=self.timestamps
+            )
+        shared = SharedSources(scorer, replace(prompts, latest_start=round(LATEST_START / STEP)))
+        unspoken = (*self.unspoken[0], *_of_prompts(shared)), self.unspoken[1]
+        words = replace(self, unspoken=unspoken)  # type: ignore[call-arg]
+        begin = partial(words.run_at, shared, batching)
+        return TranscribeRun(self._rules(), shared, begin, self.limit, spell, batching.size)
+
+    def run_at(self, scorer: PassScorer, batching: Batching, temperature: float) -> Run:
+        """Begins a run that decodes windows at a temperature."""
+        if temperature == 0:
+            greedy = replace(self, renormalize=self.beam_groups == 1)  # type: ignore[call-arg]
+            return super(Windows, greedy).begin(scorer, batching)
+        rules, eos = self.constraints(scorer.vocab), scorer.vocab.eos
+        choice = RowDraws(rules, eos, temperature, 0, 1.0, self.seed, self.best_of, renormalize=True)
+        loop = Loop(scorer, None, ArgmaxAcceptance(), choice.of_run(scorer), batching, length=None)
+        return SampleRun(loop, self.best_of)
+
+    def _rules(self) -> Rules:
+        clips = [*_numbers("clips", self.clips, "'0 30 60 90'")]
+        if sorted(clips) != clips:
+            raise UsageError(f"{named('clips')} is {self.clips!r}, not in order", fix="sort them")
+        temperatures = [*_numbers("temperatures", self.temperatures, "'0 0.2 0.4'")]
+        if not temperatures:
+            raise UsageError(f"{named('temperatures')} is empty", fix="give '0' to draw nothing")
+        initial, hotwords = self.pieces
+        return Rules(
+            tuple(temperatures),
+            self.compression_ratio,
+            self.min_log_prob,
+            self.no_speech,
+            self.condition,
+            initial,
+            hotwords,
+            self.carry_prompt,
+            tuple(round(each * HERTZ) for each in clips),
+            self.timestamps,
+            self.seed,
+        )
 
 
-class WindowRun:
-    """Implements `nartk.protocols.runs.Run`: each window of a file is a request of a run inside.
+def _numbers(name: str, text: str, example: str) -> Iterator[float]:
+    """The numbers of an option, none below 0, with spaces or commas between."""
+    for part in text.replace(",", " ").split():
+        try:
+            found = float(part)
+        except ValueError:
+            found = -1.0
+        if not 0 <= found < math.inf:
+            raise UsageError(f"{named(name)} has {part!r}", fix=f"give numbers from 0 on, as in {example}")
+        yield found
 
-    Args:
-        prompts: Prompts of the outputs; those of files that are cut have timestamps.
-        inner: The run, which decodes windows.
-        size: Most files at a time that are cut.
-    """
 
-    def __init__(
-        self, strategy: Windows, scorer: PassScorer, prompts: Prompts, inner: Run, size: int
-    ) -> None:
-        self.strategy, self.prompts, self.inner, self.size = strategy, prompts, inner, size
-        self.eos, self.limits = scorer.vocab.eos, scorer.limits
-        self.spell = strategy.spell or partial(_joined, scorer.vocab)
-        self._waiting = Waiting()
-        self._files: dict[Request, _File] = {}  # by the request of the run inside: a window
+def _unspoken(output: OutputProcessor) -> Iterator[int]:
+    """The words for what is written and not spoken; marks that occur in words only where these begin."""
+    for mark in " -", " '":
+        yield from output.encode(mark)[:1]
+    for symbol in [*_SYMBOLS, *_NOTES]:
+        for text in symbol, f" {symbol}":
+            found = output.encode(text)
+            if len(found) == 1 or symbol in _NOTES:
+                yield from found[:1]
 
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._files)
 
-    def admit(self, request: Request) -> None:
-        # With timestamps what follows the last whole segment is decoded again, in short sound too.
-        is_timed = self.strategy.timestamps or self.strategy.word_timestamps
-        if is_timed or len(request.source) > self.limits.source:
-            self._waiting.add(request)
-        else:
-            self._decode(_File(request, self, is_cut=False), request, self.prompts.words())
-
-    def _decode(self, file: _File, request: Request, prompt: tuple[int, ...]) -> None:
-        """Admits a window with a prompt, and as long an output as that leaves positions for."""
-        left = max(1, self.limits.target - 1 - len(prompt))
-        longest = min(self.strategy.limit(len(request.source)), left)
-        window = replace(request, prompt=prompt, max_len=longest, prefix=request.prefix[:longest])
-        self._files[window] = file
-        self.inner.admit(window)
-
-    def step(self) -> list[Ended]:
-        cut = sum(file.is_cut for file in self._files.values())
-        for request in self._waiting.take(max(self.size - len(self._files), int(not cut))):
-            file = _File(request, self)
-            self._decode(file, file.window(), self.prompts.words(timestamps=True))
-        found: list[Ended] = []
-        for window, result in self.inner.step():
-            file, spoken = self._files.pop(window), _spoken(result, self.eos)
-            if not file.is_cut:
-                found.append((file.request, spoken))
-                continue
-            file.add(spoken)
-            if file.seek >= len(file.request.source):
-                early = any(each.is_cut for each in self._files.values())
-                found.append((file.request, file.result(early=early)))
-            else:  # the language of a file is that of its first window
-                self._decode(file, file.window(), result.prompt[1:])
-        return found
-
-    def _window_of(self, request: Request) -> Request | None:
-        return next((window for window, file in self._files.items() if file.request is request), None)
-
-    def so_far(self, request: Request) -> Hypothesis:
-        """The windows that were decoded; of sound of one window, as beam search has it."""
-        window = self._window_of(request)
-        if window is None:
-            return NOTHING
-        file = self._files[window]
-        return file.so_far() if file.is_cut else self.inner.so_far(window)
-
-    def drop(self, request: Request) -> None:
-        self._waiting.drop(request)
-        window = self._window_of(request)
-        if window is not None:
-            self.inner.drop(window)
-            del self._files[window]
-
-    def close(self) -> None:
-        self._waiting.clear()
-        self._files.clear()
-        self.inner.close()
+def _of_prompts(scorer: SharedSources) -> tuple[int, ...]:
+    """The words that stand in prompts alone."""
+    return (scorer.start_token, *scorer.prompts.unspoken)
 
 
 def _joined(vocab: Vocab, tokens: Sequence[int]) -> str:
     """The text of words of a model whose processor of outputs is not at hand."""
     return " ".join(vocab.to_words(tokens))
-
-
-def _spoken(result: Result, eos: int) -> Result:
-    """A window's result; without words where nobody speaks in it, by Whisper's rule."""
-    best = result.hypotheses[0]
-    log_probs = best.positional_scores
-    if result.no_speech is None or log_probs is None:
-        return result
-    if result.no_speech > NO_SPEECH and float(np.mean(log_probs)) < UNSURE:
-        return replace(result, hypotheses=(without_words(best, eos),))
-    return result
-
-
-@dataclass
-class _File:
-    """A file and the windows that are decoded.
-
-    Attributes:
-        is_cut: True if it is decoded window by window, False if it is one request.
-        seek: Frame that the next window begins with.
-    """
-
-    request: Request
-    run: WindowRun
-    is_cut: bool = True
-    seek: int = 0
-    windows: list[Result] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    trace: list[TokenTrace] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    started: float = field(default_factory=perf_counter)
-
-    def window(self) -> Request:
-        """The request of the next window, filled up with zeros as transformers does it."""
-        source, longest = self.request.source, self.run.limits.source
-        assert isinstance(source, FeatureSource)
-        frames = source.frames[self.seek : self.seek + longest]
-        filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
-        prefix = () if self.windows else self.request.prefix
-        return replace(self.request, source=FeatureSource(filled, source.shift), prefix=prefix)
-
-    def add(self, result: Result) -> None:
-        """Takes the best output of the next window."""
-        best, eos, prompts = result.hypotheses[0], self.run.eos, self.run.prompts
-        ends = best.tokens[-1:] == (eos,)
-        inner = best.tokens[: len(best.tokens) - ends]
-        left = len(self.request.source) - self.seek
-        kept, advance = prompts.window(inner, min(self.run.limits.source, left))
-        timestamps = self.run.strategy.timestamps
-        shown = [i for i, token in enumerate(kept) if timestamps or token < prompts.begin]
-        whole = ends and len(kept) == len(inner)
-        log_probs: Sequence[float] = best.positional_scores or ()
-        self.tokens += [*(kept[i] for i in shown), eos]
-        self.log_probs += [*(log_probs[i] for i in shown), log_probs[-1] if whole and log_probs else 0.0]
-        if best.trace is not None:
-            before = sum(each.passes for each in self.windows)
-            end = best.trace[-1] if whole else TokenTrace("model", 0, None)
-            for each in [*(best.trace[i] for i in shown), end]:
-                own = each.verifier_pass
-                self.trace.append(replace(each, verifier_pass=own + before if own else 0))
-        frames = min(self.run.limits.source, left)
-        segments, _ = cut(inner, prompts, self.seek, frames, self.run.spell)
-        self.segments += measured(
-            (each for each in segments if each.text.strip()), log_probs, no_speech_prob=result.no_speech
-        )
-        self.windows.append(result)
-        self.seek += advance
-
-    def so_far(self) -> Hypothesis:
-        """The output of the windows that were decoded, without the end of the last one."""
-        log_probs = tuple(self.log_probs[:-1])
-        return Hypothesis(tuple(self.tokens[:-1]), math.fsum(log_probs), log_probs)
-
-    def result(self, *, early: bool) -> Result:
-        counts, phases = added(self.windows)
-        log_probs = tuple(self.log_probs)
-        trace = tuple(self.trace) if self.trace else None
-        return Result(
-            self.request.index,
-            (
-                Hypothesis(
-                    tuple(self.tokens),
-                    math.fsum(log_probs),
-                    log_probs,
-                    trace=trace,
-                    segments=tuple(self.segments),
-                ),
-            ),
-            perf_counter() - self.started,
-            left_mid_batch=early,
-            phases=PhaseSeconds(**phases),
-            sentences=len(self.windows),
-            prompt=self.windows[0].prompt,
-            **counts,
-        )

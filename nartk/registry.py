@@ -45,6 +45,7 @@ ALIASES = {
     "nbest": ("num_return_sequences",),
     "beam_groups": ("num_beam_groups",),
     "no_source_ngram": ("encoder_no_repeat_ngram_size",),
+    "rules": ("as",),
 }
 
 
@@ -351,6 +352,11 @@ def reads_drafts(strategy: object) -> bool:
 def reads_any_length(strategy: object) -> bool:
     """Tells whether a strategy, or a class of them, takes sources longer than its model reads at once."""
     return getattr(strategy, "reads_any_length", False)
+
+
+def reads_sound_alone(strategy: object) -> bool:
+    """Tells whether a strategy takes sources that tell where a recording ends (`FeatureSource.sound`)."""
+    return getattr(strategy, "reads_sound_alone", False)
 
 
 def is_streamed(strategy: object) -> bool:

@@ -179,6 +179,8 @@ class RowConstraints:
             repetitions pay, or fix a word at a place; so does it.
         reads_drafts: True if log-probabilities of drafted chains are read, for acceptances that compare them:
             `Scores.given_log_probs` before each drafted token.
+        renormalize: True if log-probabilities are of the words that are left alone: of beam search's
+            hypotheses, and of outputs with timestamps.
     """
 
     rules: Constraints
@@ -194,6 +196,7 @@ class RowConstraints:
     source_words: IntArray | None = field(default=None, kw_only=True)
     timestamps: TimestampRules | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
+    renormalize: bool = field(default=False, kw_only=True)
 
     def of_run(self, scorer: PassScorer) -> Self:
         """The same for a run.
@@ -281,7 +284,7 @@ class RowConstraints:
         outputs = [
             output if rules.bind(row.prompt) else None for row in rows for output in outputs_before(row)
         ]
-        return rules.left(scores, want, outputs)
+        return rules.left(scores, want, outputs, renormalize=self.renormalize)
 
     def _given(self, row: Known) -> list[int]:
         """The word after each scored token of a row whose log-probability is read; -1: none is."""

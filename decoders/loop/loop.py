@@ -234,7 +234,9 @@ class Loop(RowRun[Row]):
         self.scorer.commit(scores, kept)
 
     def _row(self, request: Request, prompt: Prompt, memory: int, context: int, now: float) -> Row:
-        row = Row(request, prompt.tokens, memory=memory, context=context, started=now)
+        row = Row(
+            request, prompt.tokens, memory=memory, context=context, started=now, no_speech=prompt.no_speech
+        )
         self.choice.begin(row)
         return row
 

@@ -16,7 +16,7 @@ from nartk.protocols.prompts import DETECTED, Prompts
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens before an output, the start token first.
+    """The tokens before an output: the start token and a prompt, in front of it what was said before.
 
     Attributes:
         no_speech: Probability that nobody speaks in the source; None: it was not computed.
@@ -31,44 +31,58 @@ def prompts_of(
     memory: Sequence[int] | IntArray,
     asked: Sequence[tuple[int, ...] | None],
     listening: Sequence[bool] = (),
+    before: Sequence[tuple[int, ...]] = (),
 ) -> list[Prompt]:
-    """Makes the prompts of encoded sources. All that the model is to find takes one pass over start tokens.
+    """Makes the prompts of encoded sources. All that the model is to find takes one pass to start tokens.
+
+    A language is found behind the start token alone, the probability that nobody speaks behind all up to it,
+    as in OpenAI's program.
 
     Args:
         memory: [B] handles.
         asked: [B], words behind the start token, with `DETECTED` for a language; None: the model's own.
         listening: [B], whether the probability is computed that nobody speaks; empty: of none.
+        before: [B], words in front of the start token; empty: there are none.
     """
     start = scorer.start_token
     prompts: Prompts | None = getattr(scorer, "prompts", None)  # `isinstance` takes 20 times as long
     if prompts is None:
         return [Prompt((start,))] * len(memory)
     listening = listening or [False] * len(memory)
-    found = [Prompt((start, *(prompts.words() if words is None else words))) for words in asked]
-    open_ = [i for i, each in enumerate(found) if listening[i] or DETECTED in each.tokens]
-    if not open_:
-        return found
-    logits = _after_start(scorer, [memory[i] for i in open_])
+    before = before or [()] * len(memory)
+    words = [prompts.words() if each is None else each for each in asked]
+    # A row of the pass is a source, and what stands in front of its start token.
+    finding: list[tuple[int, tuple[int, ...]]] = [(i, ()) for i, each in enumerate(words) if DETECTED in each]
+    hearing = [(i, before[i]) for i in range(len(memory)) if listening[i]]
+    rows = [*dict.fromkeys([*finding, *hearing])]
+    if rows:
+        logits = _after_start(scorer, [memory[i] for i, _ in rows], [each for _, each in rows])
+        after = dict(zip(rows, logits, strict=True))
     languages = np.array(sorted(prompts.languages.values()), np.int64)
-    for i, row in zip(open_, logits, strict=True):
-        tokens, no_speech = found[i].tokens, None
-        if DETECTED in tokens:
-            language = int(languages[row[languages].argmax()])  # of equal ones the lowest id
-            tokens = tuple(language if token == DETECTED else token for token in tokens)
-        if listening[i]:
-            wide = row.astype(np.float64)
-            no_speech = float(np.exp(wide[prompts.no_speech] - np.logaddexp.reduce(wide)))
-        found[i] = Prompt(tokens, no_speech)
-    return found
+    for row in finding:
+        found = int(languages[after[row][languages].argmax()])  # of equal ones the lowest id
+        words[row[0]] = tuple(found if word == DETECTED else word for word in words[row[0]])
+    no_speech: dict[int, float] = {}
+    for row in hearing:
+        wide = after[row].astype(np.float64)
+        no_speech[row[0]] = float(np.exp(wide[prompts.no_speech] - np.logaddexp.reduce(wide)))
+    return [Prompt((*before[i], start, *each), no_speech.get(i)) for i, each in enumerate(words)]
 
 
-def _after_start(scorer: PassScorer, memory: Sequence[int]) -> FloatArray:
-    """Logits [B,V] of the word after the start token."""
+def _after_start(scorer: PassScorer, memory: Sequence[int], before: Sequence[tuple[int, ...]]) -> FloatArray:
+    """Logits [B,V] of the word after the start token, in front of which other words stand."""
     count = len(memory)
     contexts = scorer.open(count)
     try:
-        starts, zeros, roots = (np.full(count, each, np.int32) for each in (scorer.start_token, 0, ROOT))
-        scores = scorer.run(Pass(starts, zeros, np.array(memory, np.int32), contexts, roots), Want())
+        chains = [(*each, scorer.start_token) for each in before]
+        sizes = [*map(len, chains)]
+        ends = np.cumsum(sizes, dtype=np.int32) - 1
+        positions = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
+        parents = np.arange(len(positions), dtype=np.int32) - 1
+        parents[positions == 0] = ROOT
+        tokens = np.array([token for chain in chains for token in chain], np.int32)
+        owners = np.repeat(np.array(memory, np.int32), sizes), np.repeat(contexts, sizes)
+        scores = scorer.run(Pass(tokens, positions, *owners, parents), Want(only=ends))
         return scores.rows(range(count)).copy()
     finally:
         scorer.close(contexts)

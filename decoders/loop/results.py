@@ -58,4 +58,5 @@ def result_of(row: Row, now: float, *, left_mid_batch: bool, phases: PhaseSecond
         left_mid_batch=left_mid_batch,
         phases=phases,
         prompt=row.prompt,
+        no_speech=row.no_speech,
     )

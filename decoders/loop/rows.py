@@ -62,6 +62,7 @@ class Row(Known):
         is_drafting: True if the drafter has been started for it.
         state: The drafter's, if so.
         trace: Origin of each token, if that is requested.
+        no_speech: Probability that nobody speaks in the source; None: it was not computed.
         ended: True if the output is complete.
     """
 
@@ -71,6 +72,7 @@ class Row(Known):
     is_drafting: bool = False
     state: State = None
     trace: list[TokenTrace] = field(default_factory=list)
+    no_speech: float | None = None
     ended: bool = False
     passes: int = 0
     drafted: int = 0
@@ -133,7 +135,8 @@ class Batch(Generic[R]):
         memory = self.scorer.encode([request.source for request in requests]).tolist()
         try:
             asked, vad = [request.prompt for request in requests], [request.vad for request in requests]
-            prompts = prompts_of(self.scorer, memory, asked, vad)
+            before = [request.before for request in requests]
+            prompts = prompts_of(self.scorer, memory, asked, vad, before)
             contexts = self.scorer.open(len(requests)).tolist()
         except BaseException:
             self.scorer.free(memory)

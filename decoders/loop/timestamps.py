@@ -6,6 +6,7 @@ reads logits, so that words are forbidden behind the pass. Symbols: n scored tok
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -65,13 +66,21 @@ class TimestampRules:
             found[:begin] = False
         return found
 
-    def left(self, scores: Scores, want: Want, outputs: Sequence[Sequence[int] | None]) -> Scores:
+    def left(
+        self,
+        scores: Scores,
+        want: Want,
+        outputs: Sequence[Sequence[int] | None],
+        *,
+        renormalize: bool = False,
+    ) -> Scores:
         """Reads again, without what the rules forbid, those scored tokens for which it changes something.
 
         Log-probabilities stay the model's own; `Scores.rows` gives minus infinity for forbidden words.
 
         Args:
             outputs: n, before each scored token; None: the rules do not hold there.
+            renormalize: True if log-probabilities are of the words that are left alone.
         """
         logits = scores.rows(range(len(outputs)))
         allowed = np.ones(logits.shape, bool)
@@ -85,8 +94,22 @@ class TimestampRules:
             if is_read or not allowed[i, best[i][best[i] >= 0]].all():
                 changed.append(i)
         found = WrappedScores(scores, logits=np.where(allowed, logits, np.float32(-np.inf)))
-        if not changed:
-            return found
+        if changed:
+            self._read_again(found, logits, allowed, want, changed)
+        if renormalize:
+            raised = np.zeros(len(outputs), np.float32)
+            for i, output in enumerate(outputs):
+                if output is not None and self.eos not in output:
+                    whole = float(logits[i, found.best[i]]) - float(found.log_probs[i])
+                    raised[i] = -_log_mass(logits[i] - np.float32(whole), allowed[i])
+            found.raise_log_probs(raised)
+        return found
+
+    @staticmethod
+    def _read_again(
+        found: WrappedScores, logits: FloatArray, allowed: _BoolArray, want: Want, changed: list[int]
+    ) -> None:
+        """Puts what is read of logits [n,V] without forbidden words in the place of what was read."""
         forbidden, draw = ~allowed[changed], want.draw
         offsets = np.concatenate([[0], forbidden.sum(1).cumsum()])
         reading = read(
@@ -101,7 +124,15 @@ class TimestampRules:
             ),
         )
         found.put(changed, reading)
-        return found
+
+
+def _log_mass(log_probs: FloatArray, allowed: _BoolArray) -> float:
+    """The logarithm of the probability of allowed words, of log-probabilities [V]: by what is smaller."""
+    few = ~allowed if 2 * int(allowed.sum()) > len(allowed) else allowed
+    mass = float(np.exp(log_probs[few].astype(np.float64)).sum())
+    if few is allowed:
+        return math.log(mass)
+    return math.log1p(-mass) if mass < 0.5 else _log_sum_exp(log_probs[allowed])
 
 
 def _banned(want: Want, index: int) -> Sequence[int]:

@@ -21,11 +21,9 @@ class BeamConstraints(RowConstraints):
 
     Attributes:
         is_greedy: True if a sentence has one hypothesis: greedy search's.
-        renormalize: True if log-probabilities are of the words that are left alone.
     """
 
     is_greedy: bool
-    renormalize: bool
 
     def candidates(self, scores: Scores, rows: Sequence[Known]) -> tuple[IntArray, FloatArray]:
         """The best words [n,C] after each token of a pass, and their log-probabilities.

@@ -53,7 +53,7 @@ def cut(
         )
         for one, end in pairwise(borders)
     ]
-    return found, frames if is_whole else FRAMES * (tokens[ends[-1] - 1] - begin)
+    return found, frames if is_whole else FRAMES * (tokens[ends[-1] - 1] - begin) or frames
 
 
 def made(

@@ -14,6 +14,7 @@ place.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
@@ -110,6 +111,14 @@ class AudioInput:
             self.seconds += len(frames) * self.settings.shift_ms / 1000
             return self._source(frames[:longest], str(line))
         return self.of_samples(self._samples(line, longest, truncate), name=shown(str(line)))
+
+    def read_sound(self, line: str | Recording) -> FeatureSource:
+        """The source of sound of any length, which tells where it ends if more frames are behind it.
+
+        Raises:
+            NartkError: Same as in `InputProcessor.read`.
+        """
+        return self.read(line, longest=sys.maxsize)
 
     def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:
         """The source of samples [N] of the rate in the settings.

@@ -6,19 +6,21 @@ Settings of the input in ``config.json`` are those of `nartk.processors.audio`, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from nartk.errors import CheckpointError, UsageError, named
+from nartk.errors import CheckpointError, InputFileError, UsageError, named
 from nartk.files import Folder, JsonObject
 from nartk.processors import audio, hugging_face, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
 from nartk.processors.text import TextOutput
+from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.outputs import Text
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.prompts import STEP, Prompts
 from nartk.protocols.sources import Recording
@@ -63,6 +65,41 @@ class WhisperInput(AudioInput):
         self.seconds += len(frames) * self.settings.shift_ms / 1000
         return FeatureSource(frames, self.settings.shift_ms)
 
+    def read_sound(self, line: str | Recording) -> FeatureSource:
+        """The same with silence behind the sound, as OpenAI's program computes frames.
+
+        There are at least as many as the model reads at once, and a few behind the sound.
+        """
+        from nartk.data.audio.features import WhisperLogMel
+
+        settings, begin, count = self.settings, [np.zeros(0, np.float32)], 0
+        rate, least = settings.sample_rate, int(settings.seconds * settings.sample_rate)
+        blocks = iter(self._blocks(line))
+        for block in blocks:
+            begin.append(block)
+            count += len(block)
+            if count > least:
+                break
+        if not count:
+            raise InputFileError(f"{str(line)!r} holds no sound", fix="give another file")
+        log_mel, counted = WhisperLogMel(settings), [count]
+
+        def silent_at_the_end() -> Iterator[FloatArray]:
+            yield np.concatenate(begin)
+            for block in blocks:
+                counted.append(len(block))
+                yield block
+            yield np.zeros(max(settings.window_samples * 2, least - sum(counted)), np.float32)
+
+        found = log_mel.frames(silent_at_the_end())
+        frames: Any
+        if count > least:
+            frames = FrameFile(found, settings.bins, finish=log_mel.floored)
+        else:
+            frames = self._normalized(log_mel.floored(np.concatenate([*found])), str(line))
+        self.seconds += sum(counted) / rate
+        return FeatureSource(frames, settings.shift_ms, sound=sum(counted) // settings.shift_samples)
+
 
 @dataclass(frozen=True)
 class WhisperText(TextOutput):
@@ -86,21 +123,39 @@ class WhisperText(TextOutput):
         """The text of words, with the space that it begins with."""
         return self.text.decode(ids)
 
+    def write(self, hypothesis: Hypothesis) -> Text:
+        """The text, whose times are those of its segments if all words are in one."""
+        segments = hypothesis.segments
+        tokens = [token for token in hypothesis.tokens if token != self.vocab.eos]
+        if tokens != [token for each in segments for token in each.tokens]:
+            return super().write(hypothesis)
+        return Text(self._spelled((id, each.seek) for each in segments for id in each.tokens))
+
     def decode(self, ids: Sequence[int]) -> str:
-        begin, found, words, start = self.prompts.begin, "", [], 0
+        return self._spelled(self._from_windows(ids))
+
+    def _from_windows(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The words of windows, each with the frame that its window begins with."""
+        start = 0
         window: list[int] = []
         for id in ids:
             if id == self.vocab.eos:
                 start += self.prompts.window(window, self.prompts.frames)[1]
                 window = []
-                continue
-            window.append(id)
-            if id < begin:
-                words.append(id)
             else:
-                found += f"{self.text.decode(words)}<|{start / 100 + (id - begin) * STEP:.2f}|>"
-                words = []
-        return (found + self.text.decode(words)).strip()
+                window.append(id)
+                yield id, start
+
+    def _spelled(self, words: Iterable[tuple[int, int]]) -> str:
+        """The text of words and timestamps, each with the frame that its window begins with."""
+        found, plain, begin = "", [], self.prompts.begin
+        for id, start in words:
+            if id < begin:
+                plain.append(id)
+            else:
+                found += f"{self.text.decode(plain)}<|{start / 100 + (id - begin) * STEP:.2f}|>"
+                plain = []
+        return (found + self.text.decode(plain)).strip()
 
 
 @register_processor("input", NAME)

@@ -35,6 +35,7 @@ class Request:
         seed, nbest: Seed of draws, and number of hypotheses returned; None: the run's own.
         prompt: Words between the start token and the output, of models that follow a prompt
             (`nartk.protocols.prompts`); None: the model's own.
+        before: Words in front of the start token, of models that read what was said before.
     """
 
     index: int
@@ -50,6 +51,7 @@ class Request:
     seed: int | None = None
     nbest: int | None = None
     prompt: tuple[int, ...] | None = None
+    before: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

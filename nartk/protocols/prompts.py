@@ -90,6 +90,16 @@ class Prompts:
         return self.no_timestamps - 1
 
     @property
+    def previous(self) -> int:
+        """The id of the word in front of what was said before, right before `no_speech`."""
+        return self.no_timestamps - 2
+
+    @property
+    def unspoken(self) -> tuple[int, ...]:
+        """Ids of words that stand in prompts alone: tasks, and three right before `no_timestamps`."""
+        return (*self.tasks.values(), self.previous - 1, self.previous, self.no_speech)
+
+    @property
     def length(self) -> int:
         """Tokens of the longest prompt, the start token among them."""
         return 1 + len(self.words())

@@ -43,6 +43,12 @@ class WrappedScores(Reading):
                 changed[index] = values
                 setattr(self, name, changed)
 
+    def raise_log_probs(self, raised: FloatArray) -> None:
+        """Adds to the log-probabilities after each scored token [n] what they are higher by."""
+        for name, values in vars(self).items():
+            if name.endswith("log_probs") and values is not None:
+                setattr(self, name, values + (raised if values.ndim == 1 else raised[:, None]))
+
 
 class WrappedPasses:
     """Base of those that implement `PassScorer` so: a subclass adds `run`, which gives `WrappedScores`.

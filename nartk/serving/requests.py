@@ -11,7 +11,7 @@ from nartk.processors.text import unknown_words
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, Source
 from nartk.protocols.sources import Given
-from nartk.registry import reads_any_length
+from nartk.registry import reads_any_length, reads_sound_alone
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -47,6 +47,8 @@ def made_request(
         if not isinstance(line, str):
             raise InputFormatError(f"the source is {line}, but the model reads features", fix="give these")
         source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
+    elif model.buffers is None and reads_sound_alone(strategy):
+        source = reader.read_sound(line)
     elif model.buffers is None:
         source = reader.read(line, longest=most, truncate=truncate)
     else:
