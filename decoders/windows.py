@@ -124,7 +124,7 @@ class Windows(BeamStrategy):
                         f"{named(item.name)} with {named('rules', TRANSFORMERS)}, which has no such rule",
                         fix="leave one of them out",
                     )
-        self._rules()
+        self.window_rules()
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:
         found = super().in_pieces(output)
@@ -159,7 +159,7 @@ class Windows(BeamStrategy):
         unspoken = (*self.unspoken[0], *_of_prompts(shared)), self.unspoken[1]
         words = replace(self, unspoken=unspoken)  # type: ignore[call-arg]
         begin = partial(words.run_at, shared, batching)
-        return TranscribeRun(self._rules(), shared, begin, self.limit, spell, batching.size)
+        return TranscribeRun(self.window_rules(), shared, begin, self.limit, spell, batching.size)
 
     def run_at(self, scorer: PassScorer, batching: Batching, temperature: float) -> Run:
         """Begins a run that decodes windows at a temperature."""
@@ -171,7 +171,8 @@ class Windows(BeamStrategy):
         loop = Loop(scorer, None, ArgmaxAcceptance(), choice.of_run(scorer), batching, length=None)
         return SampleRun(loop, self.best_of)
 
-    def _rules(self) -> Rules:
+    def window_rules(self) -> Rules:
+        """The values of its options by which windows follow each other."""
         clips = [*_numbers("clips", self.clips, "'0 30 60 90'")]
         if sorted(clips) != clips:
             raise UsageError(f"{named('clips')} is {self.clips!r}, not in order", fix="sort them")

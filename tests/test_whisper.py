@@ -187,7 +187,7 @@ def test_outputs_without_timestamps_are_those_of_generate(seed: int, name: str, 
         theirs = {"language": language or None, "task": task or None}
         for beams in (1, 3):
             wanted = models.their_outputs(model, sources, num_beams=beams, **theirs)
-            ours = {"language": language, "task": task, "beam_size": beams}
+            ours = {"language": language, "task": task, "beam_size": beams, "rules": "transformers"}
             found = results_of("windows", scorer, sources, dict(checkpoint.generation), **ours)
             assert outputs_of(found) == wanted, (theirs, beams)
     assert scorer.cells_in_use == 0
@@ -206,6 +206,7 @@ def test_timestamps_and_long_sound_are_those_of_generate(seed: int, name: str, t
         theirs = {"language": language or None, "task": "transcribe", "return_timestamps": True}
         wanted = models.their_outputs(model, sources, num_beams=beams, **theirs)
         ours = {"language": language, "task": "transcribe", "timestamps": True, "beam_size": beams}
+        ours["rules"] = "transformers"
         found = results_of("windows", scorer, sources, dict(checkpoint.generation), **ours)
         assert outputs_of(found) == wanted, (language, beams)
         without = results_of(
@@ -234,11 +235,11 @@ def test_a_window_without_speech_has_no_words(tmp_path: Path, monkeypatch: pytes
     model, checkpoint, rng = random_folder(0, tmp_path)
     scorer = scorer_of("torch", checkpoint)
     sources = models.random_frames(model, rng, [longest_of(model), 3 * longest_of(model)])
-    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6})
+    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6, "rules": "transformers"})
 
     def words(**settings: float) -> list[int]:
         for key, value in settings.items():
-            monkeypatch.setattr(f"nartk.decoders.windows.{key}", value)
+            monkeypatch.setattr(f"nartk.decoders.windowing.generate.{key}", value)
         requests = [Request(i, source, 99, vad=True) for i, source in enumerate(sources)]
         results = sorted(strategy.run(scorer, requests, batch_size=2), key=lambda each: each.index)
         assert results[1].sentences > 1
@@ -269,9 +270,9 @@ def test_scores_and_traces_are_those_of_what_is_left(
     model, checkpoint, rng = random_folder(0, tmp_path)
     scorer = scorer_of("torch", checkpoint)
     sources = models.random_frames(model, rng, [windows * longest_of(model)] * 2)
-    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6})
-    monkeypatch.setattr("nartk.decoders.windows.NO_SPEECH", EveryOther())
-    monkeypatch.setattr("nartk.decoders.windows.UNSURE", 99.0)
+    strategy = make_strategy("windows", {"language": "en", "max_ratio": 1e6, "rules": "transformers"})
+    monkeypatch.setattr("nartk.decoders.windowing.generate.NO_SPEECH", EveryOther())
+    monkeypatch.setattr("nartk.decoders.windowing.generate.UNSURE", 99.0)
     requests = [Request(i, source, 99, vad=True) for i, source in enumerate(sources)]
     silent = 0
     for result in strategy.run(scorer, requests, batch_size=1, trace=True):
@@ -289,7 +290,9 @@ def test_what_a_window_gives_is_in_its_result(tmp_path: Path) -> None:
     model, checkpoint, rng = random_folder(0, tmp_path)
     scorer = scorer_of("torch", checkpoint)
     (source,) = models.random_frames(model, rng, [3 * longest_of(model)])
-    strategy = make_strategy("windows", {"timestamps": True, "language": "en", "max_ratio": 1e6})
+    strategy = make_strategy(
+        "windows", {"timestamps": True, "language": "en", "max_ratio": 1e6, "rules": "transformers"}
+    )
     (result,) = strategy.run(scorer, [Request(5, source, 99)], batch_size=2, trace=True)
     (best,) = result.hypotheses
     assert result.index == 5
@@ -307,7 +310,7 @@ def test_a_window_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sources = models.random_frames(model, rng, [3 * longest_of(model)] * 2)
     encode, encoded = scorer.encode, []
     monkeypatch.setattr(scorer, "encode", lambda given: encoded.extend(given) or encode(given))
-    results = results_of("windows", scorer, sources, {}, timestamps=True, max_ratio=1e6)
+    results = results_of("windows", scorer, sources, {}, timestamps=True, max_ratio=1e6, rules="transformers")
     assert len(encoded) == sum(each.sentences for each in results) > 2
 
 
@@ -627,22 +630,19 @@ def theirs_of_sound(model: Any, folder: Path, path: str, **fields: Any) -> tuple
     return [word for word in found if word != EOS], text
 
 
-def test_recordings_without_speech_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_recordings_without_speech_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Once each, where the model finds none in any window and the levels have not told."""
     soundfile = pytest.importorskip("soundfile", reason="reading sound needs nartk[audio]")
     random_folder(0, tmp_path / "model", suppress_tokens=[*range(START, BEGIN)])
-    monkeypatch.setattr("nartk.decoders.windows.UNSURE", 99.0)
     noise, paths = np.random.default_rng(0).standard_normal(50000), []
     for i, seconds in enumerate((0.5, 3.0)):
         samples = 1e-3 * noise[: int(16000 * seconds)]
         samples[-1600:] *= 100
         paths.append(str(tmp_path / f"{i}.wav"))
         soundfile.write(paths[-1], samples, 16000)
-    for threshold, count in ((0.0, 2), (1.0, 0)):
-        monkeypatch.setattr("nartk.decoders.windows.NO_SPEECH", threshold)
-        assert nartk_decode([str(tmp_path / "model"), *paths]) == 0
+    unsure = ["--min-log-prob", "99", "--temperatures", "0"]
+    for threshold, count in (("0", 2), ("1", 0)):
+        assert nartk_decode([str(tmp_path / "model"), *paths, *unsure, "--no-speech", threshold]) == 0
         out, err = capsys.readouterr()
         assert out.splitlines().count("") == count
         assert err.count("holds no speech") == count
@@ -660,14 +660,14 @@ def test_sound_to_text_as_transformers(
     wanted = [theirs_of_sound(model, folder, path) for path in paths]
     loaded = nartk.load(folder)
     loaded = dataclasses.replace(loaded, vad=False)  # the sounds are noise
-    found = loaded.decode(paths, language="de", task="translate")
+    found = loaded.decode(paths, language="de", task="translate", rules="transformers")
     for hypothesis, (tokens, text) in zip(found, wanted, strict=True):
         words = [word for word in hypothesis.tokens if word != EOS]
         assert words == [word for word in tokens if word < BEGIN]
         assert hypothesis.text == text.strip()
     assert convert([str(folder), "--output", str(native), "--source-lang", "de", "--target-lang", "en"]) == 0
     capsys.readouterr()
-    assert nartk_decode([str(native), *paths, "--quiet", "--no-vad"]) == 0
+    assert nartk_decode([str(native), *paths, "--quiet", "--no-vad", "--as", "transformers"]) == 0
     assert capsys.readouterr().out == "".join(f"{text.strip()}\n" for _, text in wanted)
 
 
@@ -692,7 +692,7 @@ def test_times_are_those_of_segments(tmp_path: Path) -> None:
                 wanted += "".join(f"<|{begin + 0.02 * (token - BEGIN):.2f}|>" for token in run)
             else:
                 wanted += tokenizer.decode([*run])
-    options = {"language": "de", "task": "translate", "timestamps": True}
+    options = {"language": "de", "task": "translate", "timestamps": True, "rules": "transformers"}
     scorer = scorer_of("torch", checkpoint)
     (found,) = results_of("windows", scorer, [source], dict(checkpoint.generation), **options)
     (best,) = found.hypotheses
