@@ -139,10 +139,10 @@ class Windows(BeamStrategy):
         found = super().constraints(vocab)
         if self.rules == TRANSFORMERS:
             return found
-        never, first = self.unspoken
+        silent, first = self.unspoken
         return replace(
             found,
-            suppressed=tuple(dict.fromkeys([*found.suppressed, *never])),
+            suppressed=tuple(dict.fromkeys([*found.suppressed, *silent])),
             suppressed_first=tuple(dict.fromkeys([*found.suppressed_first, *first])),
         )
 

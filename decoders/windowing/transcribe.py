@@ -193,7 +193,7 @@ class _File:
         words: Prompt behind the start token.
         seek: Frame that the next window begins with.
         clips: Clips that are not decoded yet.
-        said: Words of the initial prompt and of all segments, timestamps among them.
+        earlier: Words of the initial prompt and of all segments, timestamps among them.
         reset: Number of these that are no prompt any more.
         source: The window that is decoded; None: a new one begins.
         tries: Times that it has been decoded.
@@ -206,7 +206,7 @@ class _File:
     words: tuple[int, ...] = ()
     seek: int = 0
     clips: list[tuple[int, int]] = field(default_factory=list)
-    said: list[int] = field(default_factory=list)
+    earlier: list[int] = field(default_factory=list)
     reset: int = 0
     source: FeatureSource | None = None
     tries: int = 0
@@ -227,7 +227,7 @@ class _File:
         self.clips = rules.clips_of(self.frames)
         self.seek = self.clips[0][0]
         self.words = self.run.prompts.words(timestamps=True)
-        self.said = [*rules.initial]
+        self.earlier = [*rules.initial]
 
     def find_window(self) -> bool:
         """Moves to the next window; False: there is none."""
@@ -276,12 +276,12 @@ class _File:
         rules, most = self.run.rules, self.run.limits.target // 2 - 1
         hotwords = rules.hotwords[:most]
         if rules.carry:
-            said = _last(self.said[max(len(rules.initial), self.reset) :], most - len(rules.initial))
-            said = [*rules.initial, *said]
+            words = _last(self.earlier[max(len(rules.initial), self.reset) :], most - len(rules.initial))
+            words = [*rules.initial, *words]
         else:
-            said = self.said[self.reset :]
-        said = _last(said, most - len(hotwords))
-        return (self.run.prompts.previous, *hotwords, *said) if hotwords or said else ()
+            words = self.earlier[self.reset :]
+        words = _last(words, most - len(hotwords))
+        return (self.run.prompts.previous, *hotwords, *words) if hotwords or words else ()
 
     def take(self, window: Request, result: Result) -> bool:
         """Takes the result of a window; whether it is done with, or else decoded again."""
@@ -306,7 +306,7 @@ class _File:
         else:
             self._add(found, *cut(found.tokens, self.run.prompts, self.seek, self.size, self.run.spell))
             if not rules.condition or rules.temperatures[self.tries] > HOT:
-                self.reset = len(self.said)
+                self.reset = len(self.earlier)
         self.tries = 0
         return True
 
@@ -328,9 +328,9 @@ class _File:
         shown: list[int] = []
         for each in segments:
             if each.start != each.end and each.text.strip():
-                self.said += each.tokens
-                places = range(begin, begin + len(each.tokens))
-                shown += [i for i in places if rules.timestamps or found.tokens[i] < self.run.prompts.begin]
+                self.earlier += each.tokens
+                positions = range(begin, begin + len(each.tokens))
+                shown += [i for i in positions if rules.timestamps or found.tokens[i] < self.run.prompts.begin]
                 self.segments.append(
                     replace(
                         each,
