@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import shutil
 import struct
 import sys
@@ -18,6 +19,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.recipe_scripts import imported
@@ -148,9 +150,106 @@ def test_whispers_transcripts_are_ctranslate2s(
 ) -> None:
     folder: Path = request.getfixturevalue(model)
     loaded = nartk.load(folder, dtype=dtype, threads=1)
-    found = [each.text.strip() for each in loaded.decode(clips, "windows", batch_size=1)]
+    found = [
+        each.text.strip() for each in loaded.decode(clips, "windows", rules="transformers", batch_size=1)
+    ]
     wanted = ctranslate2_texts(folder, clips, "fp32")
     assert sum(one != other for one, other in zip(found, wanted, strict=True)) <= most
+
+
+# OpenAI's program
+
+# Names of Hugging Face's weights, in the order in which they become OpenAI's.
+RENAMED = """model.: layers.:blocks. encoder_attn_layer_norm:cross_attn_ln self_attn_layer_norm:attn_ln
+    encoder_attn.:cross_attn. self_attn.:attn. q_proj:query k_proj:key v_proj:value out_proj:out fc1:mlp.0
+    fc2:mlp.2 final_layer_norm:mlp_ln encoder.layer_norm:encoder.ln_post decoder.layer_norm:decoder.ln
+    embed_positions.weight:positional_embedding embed_tokens:token_embedding"""
+
+
+def openais_model(folder: Path) -> Any:
+    """Weights of a Hugging Face folder in OpenAI's program; skips where that is not installed."""
+    model = pytest.importorskip("whisper.model", reason="openai-whisper is not installed")
+    from safetensors.torch import load_file
+
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    sides = [
+        [config[f"{side}_{key}"] for key in ("attention_heads", "layers")] for side in ("encoder", "decoder")
+    ]
+    width = config["d_model"]
+    made = model.Whisper(
+        model.ModelDimensions(
+            config["num_mel_bins"],
+            config["max_source_positions"],
+            width,
+            *sides[0],
+            config["vocab_size"],
+            config["max_target_positions"],
+            width,
+            *sides[1],
+        )
+    )
+    tensors = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        renamed = name
+        for pair in RENAMED.split():
+            renamed = renamed.replace(*pair.split(":"))
+        tensors[renamed] = tensor.float()
+    missing, unexpected = made.load_state_dict(
+        {name: each for name, each in tensors.items() if name != "proj_out.weight"}, strict=False
+    )
+    assert not unexpected
+    assert all(name.endswith(("key.bias", "mask")) for name in missing)
+    return made.eval()
+
+
+@pytest.fixture(scope="module")
+def hugging_face(tiny_en: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights as a folder of Hugging Face."""
+    folder = tmp_path_factory.mktemp("whisper") / "tiny.en"
+    imported("asr", "whisper_tiny.py").convert(tiny_en, folder)
+    return folder
+
+
+def pause_files(clips: Sequence[str]) -> list[Any]:
+    """24 times two utterances with 2 to 10 s of silence between."""
+    rng = random.Random(0)
+    spoken = [clip for clip in clips if "sb_spk" in clip]
+    found = []
+    for _ in range(24):
+        first, second = (read_sound(clip, rate=16000) for clip in rng.sample(spoken, 2))
+        pause = np.zeros(16000 * rng.choice([2, 3, 4, 5, 6, 8, 10]), np.float32)
+        found.append(np.concatenate([first, pause, second]))
+    return found
+
+
+def test_whispers_windows_are_those_of_openais_program(
+    tiny_en: Path, hugging_face: Path, clips: list[str]
+) -> None:
+    """Texts, segments and what is said of them: of clips, pauses, a long recording, and of no speech."""
+    program: Any = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    model = openais_model(hugging_face)
+    whole = [read_sound(clip, rate=16000) for clip in clips]
+    gap = np.zeros(8000, np.float32)
+    times = np.arange(16000 * 8) / 16000
+    quiet = [
+        np.zeros(16000 * 8, np.float32),
+        (0.05 * np.sin(2 * np.pi * 50 * times)).astype(np.float32),
+        (0.05 * np.random.default_rng(0).normal(size=16000 * 8)).astype(np.float32),
+    ]
+    long = np.concatenate([part for clip in whole for part in (clip, gap)])
+    sounds = [*whole, *pause_files(clips), long, *quiet]
+    loaded = nartk.load(tiny_en, threads=1)
+    found = loaded.decode([(each, 16000) for each in sounds], "windows", temperatures="0", batch_size=8)
+    for sound, ours in zip(sounds, found, strict=True):
+        theirs = program.transcribe(model, sound, temperature=0.0, fp16=False)
+        assert ours.text.strip() == theirs["text"].strip()
+        segments = [each for each in theirs["segments"] if each["tokens"]]
+        assert [[*each.tokens] for each in ours.segments] == [each["tokens"] for each in segments]
+        end = len(sound) // 160 / 100
+        for one, other in zip(ours.segments, segments, strict=True):
+            assert (one.start, one.end) == pytest.approx((min(other["start"], end), min(other["end"], end)))
+            for name in ("avg_logprob", "no_speech_prob", "compression_ratio"):
+                assert getattr(one, name) == pytest.approx(other[name], abs=1e-3)
 
 
 def decoded(folder: Path, lines: Sequence[str], strategy: str, at: Path) -> tuple[list[str], dict[str, Any]]:

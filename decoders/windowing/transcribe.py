@@ -330,7 +330,9 @@ class _File:
             if each.start != each.end and each.text.strip():
                 self.earlier += each.tokens
                 positions = range(begin, begin + len(each.tokens))
-                shown += [i for i in positions if rules.timestamps or found.tokens[i] < self.run.prompts.begin]
+                shown += [
+                    i for i in positions if rules.timestamps or found.tokens[i] < self.run.prompts.begin
+                ]
                 self.segments.append(
                     replace(
                         each,
