@@ -16,13 +16,14 @@ from nartk.decoders.loop.loop import Loop
 from nartk.decoders.sample import SampleRun
 from nartk.decoders.strategy import Strategy
 from nartk.decoders.windowing.generate import WindowRun
+from nartk.decoders.windowing.parts import PartRun
 from nartk.decoders.windowing.segments import HERTZ, Spell
 from nartk.decoders.windowing.sharing import SharedSources
 from nartk.decoders.windowing.transcribe import Rules, TranscribeRun
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.passes import PassScorer
-from nartk.protocols.prompts import STEP, Prompted
+from nartk.protocols.prompts import DETECTED, STEP, Prompted
 from nartk.protocols.runs import Batching, Run
 from nartk.registry import WIDEST, option, register_decoder
 from nartk.vocab import Vocab
@@ -34,7 +35,7 @@ OPENAI, TRANSFORMERS = RULES = ("openai", "transformers")
 LATEST_START = 1.0  # seconds: the last timestamp that an output may begin with, as OpenAI's program has it
 # Options that `TRANSFORMERS` knows nothing of.
 _OPENAI_OPTIONS = """temperatures best_of seed compression_ratio min_log_prob no_speech condition
-    initial_prompt carry_prompt hotwords clips"""
+    initial_prompt carry_prompt hotwords clips word_timestamps vad"""
 # What is written and not spoken: no output of OpenAI's program has it (`non_speech_tokens` of its tokenizer).
 _MARKS = "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"
 _SYMBOLS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_MARKS.split(" "))
@@ -104,6 +105,12 @@ class Windows(BeamStrategy):
     clips: str = option(
         "", "what is decoded, seconds: begin, end, begin, end; the last end may be missing", does_nothing=True
     )
+    vad: str = option(
+        "",
+        "what finds speech in a recording, of which pauses are left out and parts decoded together: silero "
+        "(the extra vad) or energy; empty: window by window",
+        choices=("", "silero", "energy"),
+    )
 
     # What `in_pieces` makes: text of words; ids of prompts; words that are not spoken, and at no beginning.
     spell: Spell | None = field(default=None, repr=False, compare=False)
@@ -124,6 +131,8 @@ class Windows(BeamStrategy):
                         f"{named(item.name)} with {named('rules', TRANSFORMERS)}, which has no such rule",
                         fix="leave one of them out",
                     )
+        if self.vad and self.clips:
+            raise UsageError(f"{named('vad', self.vad)} with {named('clips')}", fix="leave one of them out")
         self.window_rules()
 
     def in_pieces(self, output: OutputProcessor) -> Strategy:
@@ -159,7 +168,12 @@ class Windows(BeamStrategy):
         unspoken = (*self.unspoken[0], *_of_prompts(shared)), self.unspoken[1]
         words = replace(self, unspoken=unspoken)  # type: ignore[call-arg]
         begin = partial(words.run_at, shared, batching)
-        return TranscribeRun(self.window_rules(), shared, begin, self.limit, spell, batching.size)
+        run = TranscribeRun(self.window_rules(), shared, begin, self.limit, spell, batching.size)
+        if not self.vad:
+            return run
+        is_known = DETECTED not in prompts.words()
+        prompt_in = None if is_known else lambda code: prompts.asking(code).words(timestamps=True)
+        return PartRun(run, scorer.vocab.eos, 2 * batching.size, prompt_in)
 
     def run_at(self, scorer: PassScorer, batching: Batching, temperature: float) -> Run:
         """Begins a run that decodes windows at a temperature."""

@@ -53,7 +53,10 @@ WITH_TORCH = {"nartk/checkpoints/pickles.py"}  # files of the core that are impo
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
     *(f"nartk/{name}.py" for name in ("errors", "files", "unpacking", "vocab")),
-    *(f"nartk/protocols/{name}.py" for name in ("hypothesis", "outputs", "passes", "parallel", "contexts")),
+    *(
+        f"nartk/protocols/{name}.py"
+        for name in ("hypothesis", "outputs", "passes", "parallel", "contexts", "kept")
+    ),
     "nartk/protocols/reading.py",
 }
 REFERENCES = ("models/parallel_reference.py",)  # these give arrays

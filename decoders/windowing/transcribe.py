@@ -226,7 +226,8 @@ class _File:
         self.frames = len(source) if source.sound is None else source.sound
         self.clips = rules.clips_of(self.frames)
         self.seek = self.clips[0][0]
-        self.words = self.run.prompts.words(timestamps=True)
+        asked = self.request.prompt
+        self.words = self.run.prompts.words(timestamps=True) if asked is None else asked
         self.earlier = [*rules.initial]
 
     def find_window(self) -> bool:

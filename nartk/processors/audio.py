@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nartk.data.audio.features import FeatureSettings
     from nartk.data.audio.normalization import Statistics
     from nartk.data.audio.sounds import Piped
+    from nartk.data.audio.voice import Detector
 
 NONE, UTTERANCE, GLOBAL = CMVN = ("none", "utterance", "global")
 SHORTEST = 7  # frames, of which subsampling by 4 leaves one
@@ -112,12 +113,17 @@ class AudioInput:
             return self._source(frames[:longest], str(line))
         return self.of_samples(self._samples(line, longest, truncate), name=shown(str(line)))
 
-    def read_sound(self, line: str | Recording) -> FeatureSource:
+    def read_sound(self, line: str | Recording, detector: Detector | None = None) -> FeatureSource:
         """The source of sound of any length, which tells where it ends if more frames are behind it.
+
+        Args:
+            detector: Listens to the sound while it is read; only Whisper's has one.
 
         Raises:
             NartkError: Same as in `InputProcessor.read`.
         """
+        if detector is not None:
+            raise UsageError(f"{named('vad')} with a model that is no Whisper", fix="leave it out")
         return self.read(line, longest=sys.maxsize)
 
     def of_samples(self, samples: FloatArray, *, name: str = "the sound") -> FeatureSource:

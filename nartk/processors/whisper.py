@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +20,15 @@ from nartk.processors.audio import AudioInput
 from nartk.processors.frames import FrameFile
 from nartk.processors.text import TextOutput
 from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.kept import Kept, KeptFrames
 from nartk.protocols.outputs import Text
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.prompts import STEP, Prompts
 from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds, Vocab
+
+if TYPE_CHECKING:
+    from nartk.data.audio.voice import Detector
 
 NAME = "whisper"
 
@@ -65,16 +69,25 @@ class WhisperInput(AudioInput):
         self.seconds += len(frames) * self.settings.shift_ms / 1000
         return FeatureSource(frames, self.settings.shift_ms)
 
-    def read_sound(self, line: str | Recording) -> FeatureSource:
+    def read_sound(self, line: str | Recording, detector: Detector | None = None) -> FeatureSource:
         """The same with silence behind the sound, as OpenAI's program computes frames.
 
-        There are at least as many as the model reads at once, and a few behind the sound.
+        There are at least as many as the model reads at once, and a few behind the sound; with a detector
+        those alone that hold speech.
+
+        Args:
+            detector: Listens to the sound while it is read.
         """
         from nartk.data.audio.features import WhisperLogMel
+        from nartk.data.audio.voice import RATE, chunks, listened
 
         settings, begin, count = self.settings, [np.zeros(0, np.float32)], 0
         rate, least = settings.sample_rate, int(settings.seconds * settings.sample_rate)
         blocks = iter(self._blocks(line))
+        if detector is not None:
+            if rate != RATE:
+                raise UsageError(f"{named('vad')} with sound of {rate} samples a second", fix="leave it out")
+            blocks = listened(blocks, detector)
         for block in blocks:
             begin.append(block)
             count += len(block)
@@ -98,7 +111,13 @@ class WhisperInput(AudioInput):
         else:
             frames = self._normalized(log_mel.floored(np.concatenate([*found])), str(line))
         self.seconds += sum(counted) / rate
-        return FeatureSource(frames, settings.shift_ms, sound=sum(counted) // settings.shift_samples)
+        sound = sum(counted) // settings.shift_samples
+        if detector is None:
+            return FeatureSource(frames, settings.shift_ms, sound=sound)
+        groups = chunks(detector.spans(settings.seconds), settings.seconds)
+        kept = Kept.of_seconds(groups, sound, 1000 / settings.shift_ms)
+        left: Any = KeptFrames(frames, kept)
+        return FeatureSource(left, settings.shift_ms, kept=kept)
 
 
 @dataclass(frozen=True)
@@ -125,11 +144,12 @@ class WhisperText(TextOutput):
 
     def write(self, hypothesis: Hypothesis) -> Text:
         """The text, whose times are those of its segments if all words are in one."""
-        segments = hypothesis.segments
+        segments, begin = hypothesis.segments, self.prompts.begin
         tokens = [token for token in hypothesis.tokens if token != self.vocab.eos]
-        if tokens != [token for each in segments for token in each.tokens]:
+        is_timed = any(token >= begin for token in tokens)
+        if not is_timed or tokens != [token for each in segments for token in each.tokens]:
             return super().write(hypothesis)
-        return Text(self._spelled((id, each.seek) for each in segments for id in each.tokens))
+        return Text("".join(f"<|{each.start:.2f}|>{each.text}<|{each.end:.2f}|>" for each in segments))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._spelled(self._from_windows(ids))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nartk.errors import SourceMismatchError
+from nartk.protocols.kept import Kept
 from nartk.vocab import Vocab
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
@@ -59,6 +60,7 @@ class FeatureSource:
         words: Ids of words in front of the frames, such as a language and a task, of models that read them.
         prompt: Ids of words that were said or written before, of models that read them.
         sound: Frames of the recording, behind which those of silence follow; None: all are of it.
+        kept: Pieces of the recording that the frames are of, where pauses are left out; None: it is whole.
     """
 
     frames: FloatArray
@@ -66,6 +68,7 @@ class FeatureSource:
     words: tuple[int, ...] = ()
     prompt: tuple[int, ...] = ()
     sound: int | None = None
+    kept: Kept | None = None
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -11,7 +11,7 @@ from nartk.protocols.hypothesis import Hypothesis, Result, without_words
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.prompts import Prompted
 from nartk.serving.activity import is_speech, levels_of
-from nartk.serving.transcripts import with_words, within
+from nartk.serving.transcripts import placed, with_words, within
 
 ENGLISH = "en"  # which models of one language speak: no prompt names it
 
@@ -39,7 +39,7 @@ def spoken(model: Model, source: FeatureSource, result: Result, name: str, strat
         reader.tell(f"{name!r} holds no speech")
     padding = 0 if reader is None else reader.padding
     frames = len(source) - 2 * padding if source.sound is None else source.sound
-    seconds = frames * source.shift / 1000
+    seconds = (frames if source.kept is None else source.kept.frames) * source.shift / 1000
     if is_silent:
         return replace(result, hypotheses=(replace(without_words(best, vocab.eos), seconds=seconds),))
     if is_timed:
@@ -49,7 +49,10 @@ def spoken(model: Model, source: FeatureSource, result: Result, name: str, strat
         result = replace(result, hypotheses=tuple(replace(each, language=ENGLISH) for each in found))
     if getattr(strategy, "word_timestamps", False):
         result = _with_words(model, source, result, strategy)
-    return replace(result, hypotheses=tuple(within(each, seconds) for each in result.hypotheses))
+    found = result.hypotheses
+    if source.kept is not None:
+        found = tuple(placed(each, source.kept, source.shift / 1000) for each in found)
+    return replace(result, hypotheses=tuple(within(each, seconds) for each in found))
 
 
 def _with_words(model: Model, source: FeatureSource, result: Result, strategy: Any) -> Result:

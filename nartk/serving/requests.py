@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nartk.errors import InputFormatError, InputTooLongError
+from nartk.errors import InputFormatError, InputTooLongError, named
 from nartk.processors.text import unknown_words
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FeatureSource, Source
@@ -14,6 +14,7 @@ from nartk.protocols.sources import Given
 from nartk.registry import reads_any_length, reads_sound_alone
 
 if TYPE_CHECKING:
+    from nartk.data.audio.voice import Detector
     from nartk.decoders.strategy import Decoding
     from nartk.serving.model import Model
 
@@ -37,8 +38,10 @@ def made_request(
         InputFormatError: The model cannot write the prefix.
     """
     most = sys.maxsize if reads_any_length(strategy) else model.config.max_source_len
-    reader = model.sound
+    reader, vad = model.sound, getattr(strategy, "vad", "")
     source: Source
+    if vad and isinstance(line, FeatureSource):
+        raise InputFormatError(f"features with {named('vad', vad)}, which hears sound", fix="give sound")
     if model.reads_text and not isinstance(line, str):
         raise InputFormatError(f"the source is {line}, but the model reads text", fix="give text")
     if isinstance(line, FeatureSource):
@@ -48,7 +51,7 @@ def made_request(
             raise InputFormatError(f"the source is {line}, but the model reads features", fix="give these")
         source = model.checkpoint.input.read(line, longest=most, truncate=truncate)
     elif model.buffers is None and reads_sound_alone(strategy):
-        source = reader.read_sound(line)
+        source = reader.read_sound(line, _detector(vad))
     elif model.buffers is None:
         source = reader.read(line, longest=most, truncate=truncate)
     else:
@@ -86,8 +89,16 @@ def made_request(
     if prefix.endswith(" ") and forced and not model.checkpoint.output.decode(forced).endswith(" "):
         after = model.inside_words
     drafted_words = tuple(filter(None, drafted))
-    vad = model.vad and reads_any_length(strategy)
-    return Request(index, source, longest, forced, drafted_words, scored, vad, after, trace)
+    listens = model.vad and reads_any_length(strategy)
+    return Request(index, source, longest, forced, drafted_words, scored, listens, after, trace)
+
+
+def _detector(name: str) -> Detector | None:
+    if not name:
+        return None
+    from nartk.data.audio.voice import detector
+
+    return detector(name)
 
 
 def _features(model: Model, source: FeatureSource, most: int) -> FeatureSource:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.decoders.windowing.segments import compression_ratio
 from nartk.errors import UsageError, named
 from nartk.protocols.hypothesis import Hypothesis, Segment, Word
+from nartk.protocols.kept import Kept
 from nartk.serving.subtitles import Cue, marked, render
 
 if TYPE_CHECKING:
@@ -91,6 +92,26 @@ def _segment(found: Hypothesis, words: Sequence[Word], tokens: slice) -> Segment
         compression_ratio=compression_ratio(text.strip()),
         words=tuple(words),
     )
+
+
+def placed(found: Hypothesis, kept: Kept, shift: float) -> Hypothesis:
+    """The hypothesis of what is kept of a recording, with times in the recording.
+
+    Args:
+        shift: Seconds of a frame.
+    """
+
+    def of(timed: Segment | Word) -> dict[str, Any]:
+        first, last = (round(each / shift, 3) for each in (timed.start, timed.end))
+        # What has no length lies at the end of its piece, not before the next one.
+        start = kept.original(first, is_end=first == last) * shift
+        return {"start": start, "end": max(start, kept.original(last, is_end=True) * shift)}
+
+    segments = []
+    for each in found.segments:
+        words = tuple(replace(word, **of(word)) for word in each.words)
+        segments.append(replace(each, words=words, seek=round(kept.original(each.seek)), **of(each)))
+    return replace(found, segments=tuple(segments))
 
 
 def within(found: Hypothesis, seconds: float) -> Hypothesis:
