@@ -161,8 +161,16 @@ class Windows(BeamStrategy):
         spell = self.spell or partial(_joined, scorer.vocab)
         if self.rules == TRANSFORMERS:
             inner = super().begin(scorer, batching)
+            is_timed = self.timestamps or self.word_timestamps
             return WindowRun(
-                scorer, prompts, inner, self.limit, spell, batching.size, timestamps=self.timestamps
+                scorer,
+                prompts,
+                inner,
+                self.limit,
+                spell,
+                batching.size,
+                timestamps=self.timestamps,
+                is_timed=is_timed,
             )
         shared = SharedSources(scorer, replace(prompts, latest_start=round(LATEST_START / STEP)))
         unspoken = (*self.unspoken[0], *_of_prompts(shared)), self.unspoken[1]

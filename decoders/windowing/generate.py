@@ -43,6 +43,7 @@ class WindowRun:
         longest: Most tokens of an output of a source of so many frames.
         size: Most files at a time that are cut.
         timestamps: True if outputs have timestamps; else they are taken out.
+        is_timed: True if they are decoded with them, in sound of one window too.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class WindowRun:
         size: int,
         *,
         timestamps: bool,
+        is_timed: bool,
     ) -> None:
         self.prompts, self.inner, self.longest, self.size = prompts, inner, longest, size
-        self.spell, self.timestamps = spell, timestamps
+        self.spell, self.timestamps, self.is_timed = spell, timestamps, is_timed
         self.eos, self.limits = scorer.vocab.eos, scorer.limits
         self._waiting = Waiting()
         self._files: dict[Request, _File] = {}  # by the request of the run inside: a window
@@ -67,7 +69,7 @@ class WindowRun:
 
     def admit(self, request: Request) -> None:
         # With timestamps what follows the last whole segment is decoded again, in short sound too.
-        if self.timestamps or len(request.source) > self.limits.source:
+        if self.is_timed or len(request.source) > self.limits.source:
             self._waiting.add(request)
         else:
             self._decode(_File(request, self, is_cut=False), request, self.prompts.words())
@@ -214,5 +216,6 @@ class _File:
             left_mid_batch=early,
             phases=PhaseSeconds(**phases),
             sentences=len(self.windows),
+            prompt=self.windows[0].prompt,
             **counts,
         )

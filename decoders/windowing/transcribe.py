@@ -384,6 +384,7 @@ class _File:
             left_mid_batch=early,
             phases=PhaseSeconds(**phases),
             sentences=max(1, self.windows),
+            prompt=(self.run.scorer.start_token, *self.words),
             **counts,
         )
 
