@@ -35,7 +35,7 @@ OPENAI, TRANSFORMERS = RULES = ("openai", "transformers")
 LATEST_START = 1.0  # seconds: the last timestamp that an output may begin with, as OpenAI's program has it
 # Options that `TRANSFORMERS` knows nothing of.
 _OPENAI_OPTIONS = """temperatures best_of seed compression_ratio min_log_prob no_speech condition
-    initial_prompt carry_prompt hotwords clips word_timestamps vad"""
+    initial_prompt carry_prompt hotwords clips vad"""
 # What is written and not spoken: no output of OpenAI's program has it (`non_speech_tokens` of its tokenizer).
 _MARKS = "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"
 _SYMBOLS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *_MARKS.split(" "))
