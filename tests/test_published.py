@@ -223,6 +223,7 @@ def pause_files(clips: Sequence[str]) -> list[Any]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore:.*gpt2.tiktoken")  # which the program leaves open
 def test_whispers_windows_are_those_of_openais_program(
     tiny_en: Path, hugging_face: Path, clips: list[str]
 ) -> None:
