@@ -254,6 +254,28 @@ def test_whispers_windows_are_those_of_openais_program(
                 assert getattr(one, name) == pytest.approx(other[name], abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore:.*gpt2.tiktoken")
+def test_times_of_words_are_those_of_openais_program(
+    tiny_en: Path, hugging_face: Path, clips: list[str]
+) -> None:
+    """Of clips of one window: behind it ours begins where timestamps say, the program where words end."""
+    program: Any = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    model, loaded = openais_model(hugging_face), nartk.load(tiny_en, threads=1)
+    model.set_alignment_heads(program._ALIGNMENT_HEADS["tiny.en"])
+    errors = []
+    for clip in clips:
+        sound = read_sound(clip, rate=16000)
+        theirs = program.transcribe(model, sound, temperature=0.0, fp16=False, word_timestamps=True)
+        ours = loaded.decode((sound, 16000), "windows", temperatures="0", word_timestamps=True)
+        words = [word for segment in theirs["segments"] for word in segment["words"]]
+        assert [each.text for each in ours.words] == [each["word"] for each in words]
+        for one, other in zip(ours.words, words, strict=True):
+            errors += [abs(one.start - other["start"]), abs(one.end - other["end"])]
+            assert one.probability == pytest.approx(other["probability"], abs=1e-3)
+    assert len(errors) > 300
+    assert np.mean(np.array(errors) < 0.0201) >= 0.95
+
+
 def decoded(folder: Path, lines: Sequence[str], strategy: str, at: Path) -> tuple[list[str], dict[str, Any]]:
     """Outputs of nartk-decode, a line at a time on one thread, and its statistics."""
     (at / "in.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")

@@ -71,9 +71,9 @@ def by_faster_whisper(*, batched: bool = False, **options: Any) -> Callable[[str
 
 NARTK, PEER = "nartk", "faster-whisper"
 ROWS: dict[tuple[str, str], Callable[[str, str, str], list[Segment]]] = {
-    (NARTK, "windows"): by_nartk(timestamps=True),
-    (NARTK, "energy"): by_nartk(timestamps=True, vad="energy"),
-    (NARTK, "silero"): by_nartk(timestamps=True, vad="silero"),
+    (NARTK, "windows"): by_nartk(condition=False),
+    (NARTK, "energy"): by_nartk(condition=False, vad="energy"),
+    (NARTK, "silero"): by_nartk(condition=False, vad="silero"),
     (PEER, "windows"): by_faster_whisper(),
     (PEER, "silero, windows"): by_faster_whisper(vad_filter=True),
     (PEER, "silero, batches of 8"): by_faster_whisper(batched=True),
