@@ -15,6 +15,7 @@ from nartk.architectures import architecture, architectures
 from nartk.architectures.settings import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
+from nartk.protocols.attending import AttendingScorer
 from nartk.protocols.parallel import (
     BlockScorer,
     CanvasScorer,
@@ -148,6 +149,7 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
     scorer = found.engine(config, arrays, vocab, source_vocab=vocab)
     protocols = (
         PassScorer,
+        AttendingScorer,
         CopiesSource,
         BlockScorer,
         CanvasScorer,

@@ -380,8 +380,10 @@ def test_many_drafts_and_batches_equal_greedy_search(forced: str | None, type: s
     check_exactness(range(QUICK, QUICK + SLOW), type)
 
 
-def pack_wide(self: Weights, layer: str, weight: np.ndarray, bias: np.ndarray | None) -> _native.Linear:
-    halved = _native.Linear.pack(weight, bias, "fp32")
+def pack_wide(
+    self: Weights, layer: str, weight: np.ndarray, bias: np.ndarray | None, scales: np.ndarray | None
+) -> _native.Linear:
+    halved = _native.Linear.pack(weight, bias, "fp32", scales)
     made = wide_linear(weight, bias)
     assert 2 * halved.weights.nbytes == made.weights.nbytes
     self.packed[layer] = made, bias

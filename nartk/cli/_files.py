@@ -221,8 +221,9 @@ def count_sentences(files: Sequence[str], form: str | None) -> int | None:
 def expanded(names: Sequence[str]) -> list[str]:
     """The files, with those of folders and of patterns in their places, in the order of their names.
 
-    A folder is all sound files below it by their suffixes, but for hidden ones; a pattern, such as
-    ``calls/*.mp3`` or ``calls/**/*.mp3``, all files that match it, where no file has its name.
+    A folder is all sound files below it by their suffixes, but for hidden ones; one that is itself named like
+    a sound stays as it is. A pattern, such as ``calls/*.mp3`` or ``calls/**/*.mp3``, is all files that match
+    it, where no file has its name.
 
     Raises:
         InputFileError: There is none.
@@ -235,7 +236,8 @@ def expanded(names: Sequence[str]) -> list[str]:
             if not matches:
                 raise InputFileError("no file matches", fix="check the pattern", where=name)
         for each in matches:
-            found += _sounds_below(each) if os.path.isdir(each) else [each]
+            is_folder = os.path.isdir(each) and format_of(each) != SOUND  # else it fails as a recording
+            found += _sounds_below(each) if is_folder else [each]
     return found
 
 
