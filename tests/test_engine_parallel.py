@@ -47,22 +47,24 @@ SEEDS = range(12)
 
 def check_reading(found: Any, wanted: FloatArray, given: Sequence[int], banned: Sequence[int]) -> None:
     """Compares what was read of n places with their log-probabilities [n,V]."""
+    # Pre-norm layers without a norm behind them have logits in the tens, which round as much more.
+    close = CLOSE if abs(wanted).max() < 20 else 10 * CLOSE
     allowed = wanted.copy()
     allowed[:, list(banned)] = -np.inf
     index = np.arange(len(wanted))
     best = allowed.max(1)
-    np.testing.assert_allclose(allowed[index, found.best], best, rtol=0, atol=2 * CLOSE)  # equal up to ties
-    np.testing.assert_allclose(found.log_probs, wanted[index, found.best], rtol=0, atol=CLOSE)
-    np.testing.assert_allclose(found.given_log_probs, wanted[index, given], rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(allowed[index, found.best], best, rtol=0, atol=2 * close)  # equal up to ties
+    np.testing.assert_allclose(found.log_probs, wanted[index, found.best], rtol=0, atol=close)
+    np.testing.assert_allclose(found.given_log_probs, wanted[index, given], rtol=0, atol=close)
     second = np.sort(allowed, 1)[:, -2]
-    np.testing.assert_allclose(found.margins, best - second, rtol=0, atol=2 * CLOSE)
+    np.testing.assert_allclose(found.margins, best - second, rtol=0, atol=2 * close)
     assert found.top.shape == (len(wanted), 3)
-    clear = best - second > 2 * CLOSE
+    clear = best - second > 2 * close
     np.testing.assert_array_equal(found.best[clear], allowed.argmax(1)[clear])
     np.testing.assert_array_equal(found.top[:, 0], found.best)
-    np.testing.assert_allclose(found.top_log_probs, -np.sort(-allowed, 1)[:, :3], rtol=0, atol=2 * CLOSE)
+    np.testing.assert_allclose(found.top_log_probs, -np.sort(-allowed, 1)[:, :3], rtol=0, atol=2 * close)
     logits = torch.from_numpy(found.rows(index.tolist()))
-    np.testing.assert_allclose(logits.double().log_softmax(1).numpy(), wanted, rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(logits.double().log_softmax(1).numpy(), wanted, rtol=0, atol=close)
 
 
 # What it computes
