@@ -181,7 +181,8 @@ def test_no_library_of_text_takes_it(
 ) -> None:
     model = str(trained.folder / "conformer-model")
     assert convert([model, "--to", to, "--output", str(tmp_path / "made")]) == 5
-    assert "a 'conformer' model, which reads sound; --to writes models of text" in capsys.readouterr().err
+    wanted = f"a 'conformer' model, which reads sound; --to {to} writes models of text"
+    assert wanted in capsys.readouterr().err
 
 
 def test_one_model_recognises_translates_and_identifies(trained: SimpleNamespace) -> None:
