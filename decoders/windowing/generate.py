@@ -160,10 +160,9 @@ class _File:
         """The request of the next window, filled up with zeros as transformers does it."""
         source, longest = self.request.source, self.run.limits.source
         assert isinstance(source, FeatureSource)
-        frames = source.frames[self.seek : self.seek + longest]
-        filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
+        window = source.window(self.seek, self.seek + longest, longest)
         prefix = () if self.windows else self.request.prefix
-        return replace(self.request, source=FeatureSource(filled, source.shift), prefix=prefix)
+        return replace(self.request, source=window, prefix=prefix)
 
     def add(self, result: Result) -> None:
         """Takes the best output of the next window."""
@@ -181,9 +180,7 @@ class _File:
         if best.trace is not None:
             before = sum(each.passes for each in self.windows)
             end = best.trace[-1] if whole else TokenTrace("model", 0, None)
-            for each in [*(best.trace[i] for i in shown), end]:
-                own = each.verifier_pass
-                self.trace.append(replace(each, verifier_pass=own + before if own else 0))
+            self.trace += (each.after(before) for each in [*(best.trace[i] for i in shown), end])
         frames = min(self.run.limits.source, left)
         segments, _ = cut(inner, prompts, self.seek, frames, self.run.spell)
         self.segments += measured(

@@ -158,7 +158,6 @@ def _traces(results: Sequence[Result]) -> tuple[TokenTrace, ...] | None:
     for result in results:
         if (trace := result.hypotheses[0].trace) is None:
             return None
-        own = ((each, each.verifier_pass) for each in trace)
-        found += [replace(each, verifier_pass=number + before if number else 0) for each, number in own]
+        found += [each.after(before) for each in trace]
         before += result.passes
     return tuple(found) if results else None

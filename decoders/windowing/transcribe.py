@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-import numpy as np
-
 from nartk.decoders.windowing.segments import HERTZ, Spell, compression_ratio, cut
 from nartk.decoders.windowing.sharing import SharedSources
 from nartk.protocols.hypothesis import (
@@ -258,9 +256,7 @@ class _File:
             source = self.request.source
             assert isinstance(source, FeatureSource)
             begin, end = (0, longest) if self.is_detecting else (self.seek, self.seek + self.size)
-            frames = source.frames[begin:end]
-            filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
-            self.source = FeatureSource(filled, source.shift)
+            self.source = source.window(begin, end, longest)
         # A draw depends on the window, not on the number of the recording.
         made = replace(self.request, index=0, source=self.source, prompt=self.words, vad=not self.tries)
         if self.is_detecting:
@@ -353,9 +349,7 @@ class _File:
         if best.trace is not None:
             before = sum(each.passes for each in self.results[:-1])
             last = best.trace[-1] if is_whole else TokenTrace("model", 0, None)
-            for each_trace in [*(best.trace[i] for i in shown), last]:
-                own = each_trace.verifier_pass
-                self.trace.append(replace(each_trace, verifier_pass=own + before if own else 0))
+            self.trace += (token.after(before) for token in [*(best.trace[i] for i in shown), last])
         self.windows += 1
         self.seek += advance
 

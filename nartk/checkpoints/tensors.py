@@ -44,6 +44,15 @@ Array: TypeAlias = npt.NDArray[Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+def mapped(path: Path) -> memoryview:
+    """The bytes of a file, mapped into memory; raises CheckpointError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        raise CheckpointError(f"cannot read: {error}", where=str(path)) from error
+
+
 class Tensors(Mapping[str, Array]):
     """Tensors by name, each read when it is asked for; floating point as fp32.
 

@@ -6,7 +6,7 @@ Settings of the input in ``config.json`` are those of `nartk.processors.audio`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -152,30 +152,20 @@ class WhisperText(TextOutput):
         return Text("".join(f"<|{each.start:.2f}|>{each.text}<|{each.end:.2f}|>" for each in segments))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._spelled(self._from_windows(ids))
-
-    def _from_windows(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The words of windows, each with the frame that its window begins with."""
-        start = 0
+        begin, found, words, start = self.prompts.begin, "", [], 0
         window: list[int] = []
         for id in ids:
             if id == self.vocab.eos:
                 start += self.prompts.window(window, self.prompts.frames)[1]
                 window = []
-            else:
-                window.append(id)
-                yield id, start
-
-    def _spelled(self, words: Iterable[tuple[int, int]]) -> str:
-        """The text of words and timestamps, each with the frame that its window begins with."""
-        found, plain, begin = "", [], self.prompts.begin
-        for id, start in words:
+                continue
+            window.append(id)
             if id < begin:
-                plain.append(id)
+                words.append(id)
             else:
-                found += f"{self.text.decode(plain)}<|{start / 100 + (id - begin) * STEP:.2f}|>"
-                plain = []
-        return (found + self.text.decode(plain)).strip()
+                found += f"{self.text.decode(words)}<|{start / 100 + (id - begin) * STEP:.2f}|>"
+                words = []
+        return (found + self.text.decode(words)).strip()
 
 
 @register_processor("input", NAME)

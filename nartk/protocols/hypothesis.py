@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from nartk.protocols.outputs import NO_TEXT, Output
@@ -70,6 +70,10 @@ class TokenTrace:
     origin: str
     verifier_pass: int
     margin: float | None
+
+    def after(self, passes: int) -> TokenTrace:
+        """The same in an output before which so many passes were taken."""
+        return replace(self, verifier_pass=self.verifier_pass + passes) if self.verifier_pass else self
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,11 @@ class FeatureSource:
     def __len__(self) -> int:
         return len(self.frames)
 
+    def window(self, begin: int, end: int, size: int) -> FeatureSource:
+        """Frames from one to another, as far as there are any, with zeros behind them up to a size."""
+        frames = np.asarray(self.frames[begin:end])
+        return FeatureSource(np.pad(frames, ((0, size - len(frames)), (0, 0))), self.shift)
+
 
 Source: TypeAlias = TextSource | FeatureSource
 

@@ -221,8 +221,6 @@ def _counted_on(traces: Sequence[Sequence[TokenTrace]], results: Sequence[Result
     """The traces of sentences as those of one output: a sentence's passes come after those before it."""
     found, passes = [], 0
     for trace, result in zip(traces, results, strict=True):
-        for token in trace:
-            own = token.verifier_pass
-            found.append(replace(token, verifier_pass=own + passes if own else 0))
+        found += [token.after(passes) for token in trace]
         passes += result.passes
     return tuple(found)

@@ -71,9 +71,8 @@ class WordAligner:
         found: list[Segment] = []
         spoken = 0.0  # end of the last word
         for seek, window in groupby(segments, lambda each: each.seek):
-            frames = np.asarray(source.frames[seek : min(seek + longest, sound)])
-            filled = np.pad(frames, ((0, longest - len(frames)), (0, 0)))
-            own = self._window(FeatureSource(filled, source.shift), len(frames), [*window], spoken)
+            end = min(seek + longest, sound)
+            own = self._window(source.window(seek, end, longest), end - seek, [*window], spoken)
             spoken = next((each.words[-1].end for each in reversed(own) if each.words), spoken)
             found += own
         return tuple(found)

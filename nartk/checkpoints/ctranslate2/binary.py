@@ -7,14 +7,13 @@ of versions 3 to 6, which converters have written since 2020.
 from __future__ import annotations
 
 import math
-import mmap
 import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from nartk.checkpoints.tensors import Array, Tensors, as_fp32
+from nartk.checkpoints.tensors import Array, Tensors, as_fp32, mapped
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import sha256
 
@@ -52,11 +51,7 @@ class BinaryTensors(Tensors):
         self._path = path
         self.shapes, self.types = {}, {}
         self._spans: dict[str, _Span] = {}
-        try:
-            with path.open("rb") as file:
-                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:  # an empty file cannot be mapped
-            raise self._error(f"cannot read: {error}") from error
+        self._bytes = mapped(path)
         self._at = 0
         version = self._number("I")
         if version not in _VERSIONS:

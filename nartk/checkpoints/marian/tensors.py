@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
 import struct
 import zipfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nartk.checkpoints.tensors import Array, Tensors
+from nartk.checkpoints.tensors import Array, Tensors, mapped
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import sha256
 
@@ -65,11 +64,7 @@ class MarianTensors(Tensors):
         self._path = path
         self.shapes, self.types = {}, {}
         self._spans: dict[str, _Span] = {}
-        try:
-            with path.open("rb") as file:
-                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except (OSError, ValueError) as error:  # an empty file cannot be mapped
-            raise self._error(f"cannot read: {error}") from error
+        self._bytes = mapped(path)
         if self._bytes[: len(VERSION)] == VERSION:
             self._locate_binary()
         else:
