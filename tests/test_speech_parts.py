@@ -16,7 +16,7 @@ import nartk
 from nartk.data.audio.voice import chunks, detector
 from nartk.decoders.windowing.parts import PartRun
 from nartk.errors import UsageError
-from nartk.protocols.hypothesis import Hypothesis, Request, Result, Segment
+from nartk.protocols.hypothesis import Hypothesis, Request, Result, Segment, Word
 from nartk.protocols.kept import Kept, KeptFrames
 from nartk.protocols.passes import FeatureSource
 from nartk.protocols.runs import NOTHING, Ended, run_through
@@ -195,6 +195,7 @@ def test_whisper_decodes_the_parts(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     options: Any = {"language": "de", "temperatures": "0", "timestamps": True, "condition": False}
+    options["word_timestamps"] = True
     together = loaded.decode([(each, 16000) for each in samples], vad="energy", batch_size=8, **options)
     words = 0
     for own, found in zip(samples, together, strict=True):
@@ -207,11 +208,13 @@ def test_whisper_decodes_the_parts(tmp_path: Path) -> None:
         assert isinstance(frames, FeatureSource)
         tokens: list[int] = []
         segments: list[Segment] = []
+        parts_words: list[Word] = []
         for group in chunks(spans, 1.0):
             pieces = [(round(100 * begin), min(round(100 * end), len(own) // 160)) for begin, end in group]
             part = np.concatenate([frames.frames[begin:end] for begin, end in pieces])
             best = loaded.decode(FeatureSource(part, SHIFT), **options)
             tokens += best.tokens
+            parts_words += best.words
             places = [frame for begin, end in pieces for frame in range(begin, end)]
             for each in best.segments:
                 first, last = round(100 * each.start), round(100 * each.end)
@@ -222,6 +225,10 @@ def test_whisper_decodes_the_parts(tmp_path: Path) -> None:
         ordered = within(Hypothesis((), segments=tuple(segments)), len(own) / 16000).segments
         for mine, theirs in zip(found.segments, ordered, strict=True):
             assert (mine.start, mine.end) == pytest.approx((theirs.start, theirs.end), abs=0.011)
+        # Words of a part do not depend on the parts beside it.
+        probabilities = [word.probability for word in found.words]
+        assert probabilities == pytest.approx([word.probability for word in parts_words], abs=1e-6)
+        assert [word.text for word in found.words] == [word.text for word in parts_words]
         words += sum(len(each.text) for each in found.segments)
         assert found.seconds == pytest.approx(len(own) / 16000, abs=0.01)
     assert words

@@ -71,7 +71,8 @@ class WordAligner:
         found: list[Segment] = []
         spoken = 0.0  # end of the last word
         for seek, window in groupby(segments, lambda each: each.seek):
-            end = min(seek + longest, sound)
+            last = sound if source.kept is None else source.kept.end_of_part(seek)
+            end = min(seek + longest, last)
             own = self._window(source.window(seek, end, longest), end - seek, [*window], spoken)
             spoken = next((each.words[-1].end for each in reversed(own) if each.words), spoken)
             found += own
