@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.sounds import FBANKS, KEPT, RATE, WHISPERS, expected, noise, sine, sound_of
 
-from nartk.data.audio import features
+from nartk.data.audio import features, spectra
 from nartk.data.audio.augmentation import SPEEDS, SpecAugment, change_speed, change_tempo
 from nartk.data.audio.buckets import make_batches, padding
 from nartk.data.audio.features import Fbank, FeatureSettings, compute, streamed
@@ -67,6 +67,24 @@ def test_frames_are_counted_as_kaldi_does(name: str) -> None:
         assert [len(compute(noise(n), of)) for n in (most, most + 1)] == [frames, frames + 1]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_streamed_features_of_espnet_are_those_of_the_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, of = random.Random(seed), FeatureSettings("espnet", transform=512)
+    monkeypatch.setattr(spectra, "_TOGETHER", draw.choice((1, 7, 3000)))
+    for count in (1, 255, 256, 257, 5120, draw.randint(5000, RATE)):
+        samples = noise(count)
+        whole = compute(samples, of)
+        assert len(whole) == of.frames(count) == 1 + count // of.shift_samples
+        cuts = sorted(draw.choices(range(count + 1), k=draw.randint(0, 30)))
+        assert np.concatenate([*streamed(np.split(samples, cuts), of)]).tobytes() == whole.tobytes()
+    assert len(compute(noise(0), of)) == 0
+    for frames in (1, 2, 9):
+        most = of.most_samples(frames)
+        assert [of.frames(most), of.frames(most + 1)] == [frames, frames + 1]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_streamed_features_are_those_of_the_whole(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, of, samples = random.Random(seed), FeatureSettings(), noise(RATE)
@@ -90,13 +108,16 @@ def test_a_frame_comes_with_its_last_sample() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"features": "mfcc"}, "`features` is 'mfcc'. Fix: choose from fbank, whisper, stored"),
+        ({"features": "mfcc"}, "`features` is 'mfcc'. Fix: choose from fbank, whisper, espnet, stored"),
         ({"bins": "80"}, "`bins` is '80'. Fix: give a int"),
         ({"bins": True}, "`bins` is True"),
         ({"window": "kaiser"}, "`window` is 'kaiser'. Fix: choose from povey, hamming, hanning"),
         ({"sample_rate": 7}, "`sample_rate` is 7. Fix: give 1000 to 768000, in Hz"),
         ({"shift_ms": 0.0}, "`shift_ms` is 0.0. Fix: give 1 to 1000"),
         ({"shift_ms": float("nan")}, "`shift_ms` is nan"),
+        ({"transform": 512}, "`transform` is 512"),
+        ({"features": "espnet", "transform": 399}, "no less than the window's 400 samples"),
+        ({"features": "espnet", "transform": 65_537}, "`transform` is 65537. Fix: give 0 to 65536"),
         ({"features": "whisper", "sample_rate": 8000}, "`sample_rate` is 8000, Whisper's is 16000"),
     ],
 )

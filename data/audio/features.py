@@ -1,6 +1,6 @@
-"""Features of sound: Kaldi's log-mel filterbank and Whisper's log-mel spectrogram, frame by frame.
+"""Features of sound: Kaldi's log-mel filterbank, and the log-mel spectrograms of Whisper and of ESPnet.
 
-Neither needs torch. The filterbank is kaldi-native-fbank's, which is that of Kaldi's ``compute-fbank-feats``
+None needs torch. The filterbank is kaldi-native-fbank's, which is that of Kaldi's ``compute-fbank-feats``
 without dither: samples in the scale of 16-bit numbers, frames that lie inside the sound alone
 (``--snip-edges``), pre-emphasis 0.97, the mean of each window taken off, mel bins from 20 Hz to half the
 sample rate, the logarithm of power.
@@ -10,6 +10,11 @@ transformers' ``WhisperFeatureExtractor`` compute it: windows of 400 samples aro
 reflected at its ends, Slaney's mel bins, log10 of power, at most 8 below the loudest, then (x + 4) / 4. Sound
 is filled up with silence to 30 s. The weights of the bins are kaldi-native-fbank's; its own spectrum takes
 six times as long as NumPy's, and its windows lie elsewhere.
+
+ESPnet's is that of its ``DefaultFrontend`` (Watanabe et al. 2018, https://arxiv.org/abs/1804.00015): Hann
+windows around each hop-th sample, in the middle of a longer transform, the sound reflected at its ends,
+Slaney's mel bins from 0 Hz, and the natural logarithm of power, at least 1e-10. Sound of less than half a
+transform, which ESPnet refuses, is reflected until it is long enough.
 """
 
 from __future__ import annotations
@@ -18,17 +23,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from nartk.data.audio.sounds import RATES, requiring_audio
-from nartk.data.audio.spectra import mel_weights, transforms
+from nartk.data.audio.spectra import centred, mel_weights, transforms
 from nartk.errors import InputTooLongError, UsageError, named
 from nartk.protocols.passes import FloatArray
 
 WINDOWS = ("povey", "hamming", "hanning")
 FULL_SCALE = 32768.0  # of Kaldi's samples, which are 16-bit numbers
-FBANK, WHISPER, STORED = FEATURES = ("fbank", "whisper", "stored")
+FBANK, WHISPER, ESPNET, STORED = FEATURES = ("fbank", "whisper", "espnet", "stored")
 _WHISPER = {"sample_rate": 16000, "shift_ms": 10.0, "window_ms": 25.0}  # all that it knows
-_TOGETHER = 3000  # frames of Whisper's features that are computed at a time: 30 s
+_MOST_TRANSFORM = 65_536  # samples
 _PIECE = 160_000  # samples given to kaldi-native-fbank at a time, which makes a Python number of each
 
 
@@ -37,12 +43,13 @@ class FeatureSettings:
     """Settings of the features.
 
     Attributes:
-        features: ``fbank``, ``whisper``, or ``stored``, which are read as they are.
+        features: ``fbank``, ``whisper``, ``espnet``, or ``stored``, which are read as they are.
         sample_rate: Sampling rate of the sound, Hz.
         bins: F, features a frame.
         shift_ms: Hop, time from one frame to the next.
         window_ms: Length of a frame's window.
         window: Its shape, of the filterbank alone.
+        transform: Samples of a Fourier transform, of ESPnet's features alone; 0: those of the window.
         seconds: Length to which sound is padded, and its maximum, for Whisper's features alone.
 
     Raises:
@@ -55,6 +62,7 @@ class FeatureSettings:
     shift_ms: float = 10.0
     window_ms: float = 25.0
     window: str = WINDOWS[0]
+    transform: int = 0
     seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -78,6 +86,15 @@ class FeatureSettings:
             if self.features == WHISPER and getattr(self, name) != value:
                 raise UsageError(f"`{name}` is {getattr(self, name)}, Whisper's is {value}")
 
+        if self.transform and (self.features != ESPNET or self.transform < self.window_samples):
+            raise UsageError(
+                f"`transform` is {self.transform}",
+                fix=f"give 0, or with features {ESPNET!r} no less than "
+                f"the window's {self.window_samples} samples",
+            )
+        if self.transform > _MOST_TRANSFORM:
+            raise UsageError(f"`transform` is {self.transform}", fix=f"give 0 to {_MOST_TRANSFORM}")
+
     @property
     def window_samples(self) -> int:
         """Samples of a frame."""
@@ -89,6 +106,11 @@ class FeatureSettings:
         return int(self.sample_rate * self.shift_ms / 1000)
 
     @property
+    def transform_samples(self) -> int:
+        """Samples of a Fourier transform."""
+        return self.transform if self.transform else self.window_samples
+
+    @property
     def is_stored(self) -> bool:
         """True if features are read, not computed."""
         return self.features == STORED
@@ -96,20 +118,30 @@ class FeatureSettings:
     @property
     def is_local(self) -> bool:
         """True if a frame depends on the sound in its window alone."""
-        return self.features == FBANK
+        return self.features in (FBANK, ESPNET)
 
     def most_samples(self, frames: int) -> int:
         """Samples of the longest sound that has so many frames."""
         if self.features == WHISPER:
             return int(min(self.seconds, frames * self.shift_ms / 1000) * self.sample_rate)
+        if self.features == ESPNET:
+            return frames * self.shift_samples - 1
         return self.window_samples + frames * self.shift_samples - 1
+
+    def frames(self, samples: int) -> int:
+        """Frames of a sound of so many samples."""
+        if self.features == WHISPER:
+            return int(self.seconds * 1000 / self.shift_ms)
+        if self.features == ESPNET:
+            return 1 + samples // self.shift_samples if samples else 0
+        return max(0, 1 + (samples - self.window_samples) // self.shift_samples)
 
 
 def compute(samples: FloatArray, settings: FeatureSettings) -> FloatArray:
     """The features [T,F] of a whole sound [N].
 
-    Of the filterbank T is 1 + (N - window) // shift, in samples, and 0 of less than a window; of Whisper's
-    it is that of the settings' `seconds`.
+    Of the filterbank T is 1 + (N - window) // shift, in samples, and 0 of less than a window; of ESPnet's
+    1 + N // shift; of Whisper's it is that of the settings' `seconds`.
 
     Raises:
         UsageError: The settings are of features that are stored.
@@ -129,6 +161,9 @@ def streamed(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterato
         raise UsageError("stored features cannot be computed from sound", fix="give stored features")
     if settings.features == WHISPER:
         yield _whisper(np.concatenate([np.zeros(0, np.float32), *blocks]), settings)
+        return
+    if settings.features == ESPNET:
+        yield from _espnet(blocks, settings)
         return
     fbank = Fbank(settings)
     yield np.zeros((0, settings.bins), np.float32)
@@ -196,7 +231,7 @@ def _whisper(samples: FloatArray, settings: FeatureSettings) -> FloatArray:
 class WhisperLogMel:
     """Whisper's features of sound that comes in blocks; their floor is known when all have come.
 
-    Whatever the blocks, bits are the same: frames are computed `_TOGETHER` at a time.
+    Whatever the blocks, bits are the same: so many frames are computed at a time (`centred`).
 
     Attributes:
         loudest: log10 of the highest power of a bin in the frames so far.
@@ -211,35 +246,28 @@ class WhisperLogMel:
     def frames(self, blocks: Iterable[FloatArray]) -> Iterator[FloatArray]:
         """The logarithms of the mel bins' power, in blocks [t,F], of sound in blocks [n]."""
         shift, window = self.settings.shift_samples, self.settings.window_samples
-        half = window // 2
-        held: FloatArray = np.zeros(0, np.float32)  # from the beginning of the next frame's window on
-        samples = done = 0
-        for block in blocks:
-            held = np.concatenate([held, block])
-            samples += len(block)
-            if samples - len(block) <= half < samples:  # there are as many as are reflected
-                held = np.pad(held, (half, 0), mode="reflect")
-            while len(held) >= (_TOGETHER - 1) * shift + window:
-                yield self._log_mel(held, _TOGETHER)
-                held = held[_TOGETHER * shift :]
-                done += _TOGETHER
-        held = np.pad(held, (0 if samples > half else half, half), mode="reflect")
-        # The last frame, which begins with the sound's end, is left out.
-        for begin in range(done, samples // shift, _TOGETHER):
-            yield self._log_mel(held[(begin - done) * shift :], min(_TOGETHER, samples // shift - begin))
+        # The last window, which is around the sound's end, is left out.
+        for held in centred(blocks, window, shift, last=False):
+            power = _power(transforms(held, window, shift))
+            found: FloatArray = np.log10(np.maximum(power @ self._weights, np.float32(1e-10)))
+            self.loudest = max(self.loudest, found.max())
+            yield found
 
     def floored(self, log_mel: FloatArray) -> FloatArray:
         """The features [t,F] of what `frames` gave, when all has come."""
         found = (np.maximum(log_mel, self.loudest - 8) + 4) / 4
         return found.astype(np.float32, copy=False)
 
-    def _log_mel(self, held: FloatArray, count: int) -> FloatArray:
-        """Log-mel spectrogram [count,F] of the first frames of samples."""
-        window = self.settings.window_samples
-        shift = self.settings.shift_samples
-        spectrum = transforms(held[: (count - 1) * shift + window], window, shift)
-        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-        bins = np.maximum(power @ self._weights, np.float32(1e-10))
-        found: FloatArray = np.log10(bins)
-        self.loudest = max(self.loudest, found.max())
-        return found
+
+def _espnet(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterator[FloatArray]:
+    """ESPnet's features of sound in blocks [n], in blocks [t,F]."""
+    size, rate = settings.transform_samples, settings.sample_rate
+    weights = mel_weights(settings.bins, rate=rate, window=size, low=0, high=rate / 2)
+    yield np.zeros((0, settings.bins), np.float32)
+    for held in centred(blocks, size, settings.shift_samples, last=True):
+        spectrum = transforms(held, settings.window_samples, settings.shift_samples, size)
+        yield np.log(np.maximum(_power(spectrum) @ weights, np.float32(1e-10)))
+
+
+def _power(spectrum: npt.NDArray[np.complexfloating]) -> FloatArray:
+    return (spectrum.real**2 + spectrum.imag**2).astype(np.float32)

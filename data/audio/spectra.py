@@ -6,7 +6,7 @@ each hop-th sample, the sound reflected at its ends, Slaney's mel bins, and log(
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -26,10 +26,49 @@ def hann(window: int) -> FloatArray:
     return shape.astype(np.float32)
 
 
-def transforms(samples: FloatArray, window: int, hop: int) -> npt.NDArray[np.complexfloating]:
-    """Fourier transforms [T, window // 2 + 1] of Hann windows of samples [N], T = 1 + (N - window) // hop."""
-    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::hop]
-    return np.fft.rfft(frames * hann(window))
+def transforms(
+    samples: FloatArray, window: int, hop: int, size: int | None = None
+) -> npt.NDArray[np.complexfloating]:
+    """Fourier transforms [T, size // 2 + 1] of Hann windows of samples [N], T = 1 + (N - size) // hop.
+
+    Args:
+        size: Samples of a transform, in whose middle the window lies; None: the window's.
+    """
+    size = window if size is None else size
+    frames = np.lib.stride_tricks.sliding_window_view(samples, size)[::hop]
+    before = (size - window) // 2
+    return np.fft.rfft(frames * np.pad(hann(window), (before, size - window - before)))
+
+
+def centred(blocks: Iterable[FloatArray], size: int, hop: int, *, last: bool) -> Iterator[FloatArray]:
+    """Cuts sound in blocks [n] into stretches, whose windows lie around each hop-th sample of it.
+
+    The sound is reflected at its ends. Whatever the blocks, stretches are the same: of `_TOGETHER` windows,
+    and what is left. Together they have N // hop windows, and one more with the last.
+
+    Args:
+        size: Samples of a window.
+        last: True for the window around the end of the sound too.
+    """
+    half = size // 2
+    held: FloatArray = np.zeros(0, np.float32)  # from the beginning of the next window on
+    samples = done = 0
+    for block in blocks:
+        held = np.concatenate([held, block])
+        samples += len(block)
+        if samples - len(block) <= half < samples:  # there are as many as are reflected
+            held = np.pad(held, (half, 0), mode="reflect")
+        while len(held) >= (_TOGETHER - 1) * hop + size:
+            yield held[: (_TOGETHER - 1) * hop + size]
+            held = held[_TOGETHER * hop :]
+            done += _TOGETHER
+    if not samples:
+        return
+    held = np.pad(held, (0 if samples > half else half, half), mode="reflect")
+    count = samples // hop + int(last)
+    for begin in range(done, count, _TOGETHER):
+        end = min(begin + _TOGETHER, count) - 1 - done
+        yield held[(begin - done) * hop : end * hop + size]
 
 
 @cache

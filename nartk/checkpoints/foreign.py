@@ -23,7 +23,8 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
     (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
     (("am.mvn", "model.pt"), "a model of FunASR", lambda _: _OTHER),
-    (("*.pth", "config.yaml"), "a model of ESPnet", lambda _: _OTHER),
+    (("*.pth", "config.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
+    (("exp", "meta.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
     (
         ("dict*.txt", "*.pt"),
         "a folder of fairseq's checkpoints",
@@ -39,6 +40,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     ),
 )
 _MARIAN = b"\1\0\0\0\0\0\0\0"  # with which binary models of Marian begin
+ESPNET_CONFIG, ESPNET_PACKED = "config.yaml", "meta.yaml"
 ARGOS = "model"  # the folder inside of a package
 
 
@@ -71,6 +73,16 @@ def is_marian(folder: Folder) -> bool:
 def is_argos(folder: Folder) -> bool:
     """Tells whether a folder is a package of Argos Translate, with a model of CTranslate2 inside of it."""
     return folder.has("metadata.json") and folder.has(f"{ARGOS}/{BINARY}")
+
+
+def is_espnet(path: Path) -> bool:
+    """Tells whether a folder, or a file of weights, is one of ESPnet's, by the names of files."""
+    if path.is_dir():
+        packed, config = path / ESPNET_PACKED, path / ESPNET_CONFIG
+        return not (path / CONFIG).is_file() and (
+            packed.is_file() or (config.is_file() and any(path.glob("*.pth")))
+        )
+    return path.suffix == ".pth" and (path.parent / ESPNET_CONFIG).is_file()
 
 
 def refuse_foreign(folder: Path) -> None:

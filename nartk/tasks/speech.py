@@ -221,9 +221,7 @@ def frames_of(line: str, settings: FeatureSettings) -> int:
             samples = sum(map(len, sound.blocks(settings.sample_rate)))
         else:
             samples = sound.samples * settings.sample_rate // sound.rate
-    if not settings.is_local:
-        return int(settings.seconds * 1000 / settings.shift_ms)
-    return max(0, 1 + (samples - settings.window_samples) // settings.shift_samples)
+    return settings.frames(samples)
 
 
 def _speeds(text: str) -> tuple[float, ...]:

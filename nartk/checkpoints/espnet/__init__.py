@@ -1,0 +1,1 @@
+"""ESPnet's models of speech recognition: configurations, weights and words."""
