@@ -120,7 +120,7 @@ class DevicePasses(PassesOnTorch):
         except BaseException:
             self.commit(waiting, ())
             raise
-        return PassScores(reading, self, waiting, held.fetch)
+        return PassScores(reading, self, waiting, held.fetch, want.words)
 
     def step(self, block: Tensor, shape: Shape) -> Computed:
         """Computes a pass of a block [numbers] int32: writes the cells of its tokens, and reads them."""

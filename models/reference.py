@@ -178,7 +178,7 @@ class PassesOnTorch(OnTorch, Contexts):
         def fetch(index: Sequence[int] | IntArray) -> FloatArray:
             return logits[self._tensor(index)].cpu().numpy()
 
-        return PassScores(reading, self, waiting, fetch)
+        return PassScores(reading, self, waiting, fetch, want.words)
 
     def _features(self, work: Pass, waiting: PendingPass) -> Tensor:
         """Inputs [N,d_model] of the output layer after each token of a pass."""
@@ -291,7 +291,10 @@ def read_head(head: nn.Linear, features: Tensor, want: Want) -> Scores:
     if want.only is not None:
         features = features[torch.tensor(want.only, dtype=torch.int64, device=features.device)]
     logits = head(features).float()
-    return _Read(read_tensors(logits, want, features), logits)
+    reading = read_tensors(logits, want, features)
+    if want.words is not None:
+        logits = logits.masked_fill(_unlisted(want.words, logits), float("-inf"))
+    return _Read(reading, logits)
 
 
 class CellStore:
@@ -375,6 +378,11 @@ def read_tensors(logits: Tensor, want: Want, hidden: Tensor) -> Reading:
     """
     check_logits(logits)
     banned, given = _banned(want.banned, logits), None
+    if want.words is not None:
+        unlisted = _unlisted(want.words, logits)
+        logits, banned = logits.masked_fill(unlisted, float("-inf")), banned | unlisted
+        if (none := banned.all(1)).any():
+            raise PassError(f"all words are forbidden after scored token {_first(none)}", fix="leave one")
     if want.given is not None:
         given = torch.tensor(want.given, dtype=torch.int64, device=logits.device)
     drawn = None if want.draw is None else draw_tensors(logits, banned, want.draw)
@@ -488,6 +496,12 @@ def _banned(banned: Ragged | None, logits: Tensor) -> Tensor:
         rows = torch.arange(len(counts)).repeat_interleave(counts).to(logits.device)
         found[rows, torch.tensor(banned.values, dtype=torch.int64, device=logits.device)] = True
     return found
+
+
+def _unlisted(words: Ragged, logits: Tensor) -> Tensor:
+    """Marks the words [n,V] that are not listed; an empty list has all."""
+    found = _banned(words, logits)
+    return ~found & found.any(1, keepdim=True)
 
 
 def _keys(logits: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ FLAGS = (
     "forced_bos",
     "forced_eos",
 )
+FILES = ("shortlist", "shortlist_first", "shortlist_best")
 
 
 def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
@@ -89,8 +90,8 @@ def test_a_forgotten_flag_is_noticed(flag: str) -> None:
 def test_the_flags_are_declared_once(name: str) -> None:
     assert issubclass(strategy_class(name), Constrained)
     declared = {item.name: item for item in dataclasses.fields(Constrained)}
-    assert {key: options_of(name)[key].metadata for key in FLAGS} == {
-        key: declared[key].metadata for key in FLAGS
+    assert {key: options_of(name)[key].metadata for key in (*FLAGS, *FILES)} == {
+        key: declared[key].metadata for key in (*FLAGS, *FILES)
     }
 
 

@@ -382,3 +382,9 @@ def test_firefox_models_translate_as_in_fast_translates_engine(
         assert [each.text for each in found] == wanted
     int8 = nartk.load(firefox, dtype="int8", threads=1).decode(lines, "greedy", max_ratio=3.0)
     assert sum(each.text == text for each, text in zip(int8, wanted, strict=True)) > 0.75 * len(lines)
+    (lexicon,) = map(str, firefox.glob("lex*.bin"))
+    of_lists = native.NativeDirection(str(firefox))
+    wanted = [of_lists.translate(line) for line in lines]
+    for strategy in ("greedy", "iad"):
+        found = loaded.decode(lines, strategy, max_ratio=3.0, batch_size=8, shortlist=lexicon)
+        assert [each.text for each in found] == wanted

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nartk.decoders.loop.constraints import Constraints
+from nartk.decoders.loop.shortlist import BEST, FIRST, ShortlistFile
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
 from nartk.registry import HEAVIEST, option, options_of
@@ -22,6 +23,7 @@ _RULES = frozenset(
     (
         *("min_len", "repetition_penalty", "no_repeat_ngram", "no_source_ngram", "suppress"),
         *("suppress_ids", "suppress_first_ids", "forced_bos", "forced_eos"),
+        *("shortlist", "shortlist_first", "shortlist_best"),
     )
 )
 
@@ -67,6 +69,18 @@ class Constrained(Strategy):
         False, "an output that reaches its longest length ends with eos", does_nothing=True
     )
 
+    shortlist: str = option(
+        "",
+        "file of a lexical shortlist of Marian's: only words that it lists for a source's words are output",
+        does_nothing=True,
+    )
+    shortlist_first: int = option(
+        FIRST, "words of the vocabulary that all lists begin with, of a table", low=0, does_nothing=True
+    )
+    shortlist_best: int = option(
+        BEST, "most words that a table lists for a source word", low=0, does_nothing=True
+    )
+
     def owned(self, vocab: Vocab) -> dict[str, Any]:
         return {"rules": self.constraints(vocab)}
 
@@ -101,7 +115,20 @@ class Constrained(Strategy):
             forced_eos=self.forced_eos,
             suppressed_first=_numbers("suppress_first_ids", self.suppress_first_ids, vocab),
             also_eos=vocab.also_eos,
+            shortlist=self._shortlist(),
         )
+
+    def _shortlist(self) -> ShortlistFile | None:
+        """The file of shortlists, if one is named."""
+        if self.shortlist:
+            return ShortlistFile(self.shortlist, self.shortlist_first, self.shortlist_best)
+        for name, default in (("shortlist_first", FIRST), ("shortlist_best", BEST)):
+            if getattr(self, name) != default:
+                raise UsageError(
+                    f"{named(name)} is {getattr(self, name)}, but there is no shortlist",
+                    fix=f"name one with {named('shortlist')}",
+                )
+        return None
 
     @property
     def admits_source(self) -> bool:
@@ -112,6 +139,7 @@ class Constrained(Strategy):
             or self.suppress_first_ids
             or self.no_repeat_ngram
             or self.no_source_ngram
+            or self.shortlist
         )
 
     def refuse_constraints(self, why: str) -> None:

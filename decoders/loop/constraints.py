@@ -16,11 +16,24 @@ import numpy as np
 
 from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Known
+from nartk.decoders.loop.shortlist import Shortlist, ShortlistFile, open_shortlist
 from nartk.decoders.loop.timestamps import TimestampRules
 from nartk.errors import UsageError, named
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.passes import CopiesSource, FloatArray, IntArray, PassScorer, Ragged, Scores, Want
+from nartk.protocols.passes import (
+    CopiesSource,
+    FloatArray,
+    IntArray,
+    PassScorer,
+    Ragged,
+    ReadsWords,
+    Scores,
+    Want,
+)
 from nartk.protocols.prompts import Prompted
+from nartk.vocab import Vocab
+
+_ALL = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class Constraints:
         forced_eos: True if the last token is eos where an output reaches its longest length.
         suppressed_first: Words that no output begins with, behind `forced_bos`.
         also_eos: Words that end an output besides eos.
+        shortlist: File that lists the words of an output by those of its source; None: all may be output.
     """
 
     min_len: int = 0
@@ -51,6 +65,7 @@ class Constraints:
     forced_eos: bool = False
     suppressed_first: tuple[int, ...] = ()
     also_eos: tuple[int, ...] = ()
+    shortlist: ShortlistFile | None = None
 
     @property
     def are_banning(self) -> bool:
@@ -171,6 +186,9 @@ class RowConstraints:
         ends: The words that end an output.
         source_words: [source words], the word of an output that is each source word, or -1; None: sources
             have no such words.
+        vocabularies: Those of sources and outputs; None: sources have no words.
+        shortlists: Lists of words, of each file that the rules of a request of the run name; `including`
+            sets them.
         timestamps: Rules of outputs with timestamps; None: the model has none.
         are_forcing: True if an output of the run begins with forced tokens; `including` sets it.
         are_parting: True if a request of the run has words that do not follow its prefix; so does it.
@@ -194,6 +212,8 @@ class RowConstraints:
     are_penalizing: bool = field(default=False, kw_only=True)
     are_fixing: bool = field(default=False, kw_only=True)
     source_words: IntArray | None = field(default=None, kw_only=True)
+    vocabularies: tuple[Vocab, Vocab] | None = field(default=None, kw_only=True, repr=False)
+    shortlists: Mapping[ShortlistFile, Shortlist] = field(default_factory=dict, kw_only=True)
     timestamps: TimestampRules | None = field(default=None, kw_only=True)
     reads_drafts: bool = field(default=False, kw_only=True)
     renormalize: bool = field(default=False, kw_only=True)
@@ -209,6 +229,7 @@ class RowConstraints:
             start=scorer.start_token,
             ends=scorer.vocab.ends,
             source_words=scorer.source_to_target if isinstance(scorer, CopiesSource) else None,
+            vocabularies=_vocabularies(scorer),
             timestamps=TimestampRules(scorer.prompts, self.eos) if isinstance(scorer, Prompted) else None,
         )
         return found._with_rules(self.rules)
@@ -222,11 +243,23 @@ class RowConstraints:
             )
         return replace(
             self,
+            shortlists=self._opened(rules.shortlist),
             are_forcing=self.are_forcing or rules.forced_bos >= 0,
             are_banning=self.are_banning or rules.are_banning,
             are_penalizing=self.are_penalizing or rules.are_penalizing,
             are_fixing=self.are_fixing or rules.are_forcing,
         )
+
+    def _opened(self, file: ShortlistFile | None) -> Mapping[ShortlistFile, Shortlist]:
+        """The shortlists with that of a further file."""
+        if file is None or file in self.shortlists:
+            return self.shortlists
+        if self.vocabularies is None:
+            raise UsageError(
+                f"{named('shortlist')} is {file.path!r}, but the model's sources have no words",
+                fix="leave it out",
+            )
+        return {**self.shortlists, file: open_shortlist(file, *self.vocabularies)}
 
     def including(self, request: Request) -> Self:
         """The same for a run that has admitted this request, too.
@@ -255,6 +288,7 @@ class RowConstraints:
             or self.are_banning
             or self.are_penalizing
             or self.are_fixing
+            or self.shortlists
         )
 
     def rules_of(self, request: Request) -> Constraints:
@@ -271,6 +305,8 @@ class RowConstraints:
         """Adds to `want` the values of a pass that `words` reads."""
         if self.are_banning or self.are_parting:
             want = replace(want, banned=Ragged.of(self.banned(rows)))
+        if self.shortlists:
+            want = replace(want, words=self.listed(rows))
         if self.reads_drafts or any(row.pending or row.closing >= 0 for row in rows):
             given = [word for row in rows for word in self._given(row)]
             want = replace(want, given=np.array(given, np.int32))
@@ -353,6 +389,21 @@ class RowConstraints:
         """The start token and the output that each scored token ends: the word scored there follows it."""
         return [[self.start, *output] for row in rows for output in outputs_before(row)]
 
+    def listed(self, rows: Sequence[Known]) -> Ragged:
+        """The words that the shortlists of rows leave after each of `outputs`; an empty list leaves all."""
+        lists: list[IntArray] = []
+        for row in rows:
+            rules, source = self.rules_of(row.request), cast("Any", row.request.source)
+            words = _ALL
+            if rules.shortlist is not None:
+                forced = () if rules.forced_bos < 0 else (rules.forced_bos,)
+                also = (*sorted(self.ends), *forced, *row.request.prefix)
+                words = self.shortlists[rules.shortlist].of(source, also)
+            lists += [words] * len(lengths(row))
+        offsets = np.zeros(len(lists) + 1, np.int32)
+        np.cumsum([len(each) for each in lists], out=offsets[1:])
+        return Ragged(offsets, np.concatenate(lists))
+
     def banned(self, rows: Sequence[Known]) -> list[list[int]]:
         """The words that may not follow each of `outputs`."""
         found: list[list[int]] = []
@@ -366,6 +417,12 @@ class RowConstraints:
                 if request.after_prefix and len(output) == len(request.prefix):
                     found[-1] += request.after_prefix
         return found
+
+
+def _vocabularies(scorer: PassScorer) -> tuple[Vocab, Vocab] | None:
+    if not isinstance(scorer, ReadsWords):
+        return None
+    return scorer.vocab if scorer.source_vocab is None else scorer.source_vocab, scorer.vocab
 
 
 def outputs_before(row: Known) -> list[list[int]]:

@@ -91,7 +91,7 @@ def shape_of(work: Pass, waiting: PendingPass, want: Want, sources: Cells, count
         sources: [R,S], cells of its sources.
         listed: True: kernels go through the lists.
     """
-    common = want.banned is None and want.draw is None and not want.hidden
+    common = want.banned is None and want.words is None and want.draw is None and not want.hidden
     cells, positions = (max(_FEWEST, rounded(each.shape[1])) for each in (waiting.table, sources))
     return Shape(
         tokens=rounded(len(work.tokens)),

@@ -192,6 +192,9 @@ class Want:
             The vocabulary is not computed for the others.
         banned: Words forbidden after each scored token, n lists: best, top-k, margin and draws are of the
             words that are left; log-probabilities remain the model's own, over all words.
+        words: Words that the output layer has after each scored token, n ascending lists; an empty one: all.
+            The others are forbidden, and have logits of minus infinity, so that log-probabilities are of the
+            words in the list.
         top: Number of likeliest words read of each scored token; 0: none.
         margin: Best logit less the second best.
         hidden: The features that the output layer reads.
@@ -201,6 +204,7 @@ class Want:
 
     only: IntArray | None = None
     banned: Ragged | None = None
+    words: Ragged | None = None
     top: int = 0
     margin: bool = False
     hidden: bool = False
@@ -381,6 +385,17 @@ class CopiesSource(Protocol):
     """
 
     source_to_target: IntArray
+
+
+@runtime_checkable
+class ReadsWords(Protocol):
+    """A scorer that knows which words its sources may have.
+
+    Attributes:
+        source_vocab: Vocabulary of sources; None: that of outputs.
+    """
+
+    source_vocab: Vocab | None
 
 
 @runtime_checkable

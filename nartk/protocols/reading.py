@@ -45,6 +45,7 @@ class PassScores(Reading):
 
     Args:
         fetch: Gives the logits [m,V] fp32 of m scored tokens.
+        words: `Want.words` of the pass.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class PassScores(Reading):
         contexts: Contexts,
         waiting: PendingPass,
         fetch: Callable[[Sequence[int] | IntArray], FloatArray],
+        words: Ragged | None = None,
     ) -> None:
         super().__init__(**vars(reading))
         self.waiting = waiting
-        self._contexts, self._fetch = contexts, fetch
+        self._contexts, self._fetch, self._words = contexts, fetch, words
 
     def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
         """Logits [m,V] fp32 of m scored tokens, until the pass is committed.
@@ -70,7 +72,7 @@ class PassScores(Reading):
         for i in index:
             if not 0 <= i < count:
                 raise PassError(f"row {i} is read, not between 0 and {count - 1}")
-        return self._fetch(index)
+        return only_listed(self._fetch(index), self._words, index)
 
 
 def check_want(want: Want, tokens: int, words: int) -> int:
@@ -89,6 +91,8 @@ def check_want(want: Want, tokens: int, words: int) -> int:
             raise PassError("`only` is not ascending", fix="name each token once, in order")
     if want.banned is not None:
         _check_banned(want.banned, count, words)
+    if want.words is not None:
+        _check_words(want.words, count, words)
     if want.top < 0:
         raise PassError(f"`top` is {want.top}, below 0")
     if want.given is not None:
@@ -121,8 +125,13 @@ def read(logits: FloatArray, want: Want, hidden: FloatArray = _UNWANTED) -> Read
     for i, bad in enumerate((np.isnan(logits) | (logits == np.inf)).any(1)):
         if bad:
             raise PassError(f"the logits of scored token {i} hold NaN or infinity")
+    logits = only_listed(logits, want.words, range(len(logits)))
     allowed = _allowed(want.banned, logits.shape)
+    if want.words is not None:
+        allowed &= ~_unlisted(want.words, range(len(logits)), logits.shape[1])
     counts = allowed.sum(1)
+    for i in np.flatnonzero(counts == 0):
+        raise PassError(f"all words are forbidden after scored token {i}", fix="leave one")
     order = np.lexsort((-logits, ~allowed), axis=-1)  # stable; those that are forbidden come last
     lprobs = log_softmax(logits)
 
@@ -215,6 +224,26 @@ def _allowed(banned: Ragged | None, shape: tuple[int, ...]) -> _BoolArray:
     return allowed
 
 
+def only_listed(
+    logits: FloatArray, words: Ragged | None, index: Sequence[int] | IntArray | range
+) -> FloatArray:
+    """Logits [m,V] of scored tokens [m], minus infinity where a list has not the word."""
+    if words is None:
+        return logits
+    return np.where(_unlisted(words, index, logits.shape[1]), np.float32(-np.inf), logits)
+
+
+def _unlisted(words: Ragged, index: Sequence[int] | IntArray | range, count: int) -> _BoolArray:
+    """Mask [m,V] of the words that the lists of scored tokens [m] have not."""
+    found = np.zeros((len(index), count), bool)
+    for row, i in zip(found, index, strict=True):
+        begin, end = words.offsets[i : i + 2]
+        if begin < end:
+            row[:] = True
+            row[words.values[begin:end]] = False
+    return found
+
+
 def log_softmax(logits: FloatArray) -> _WideArray:
     """The log-probabilities of logits, [n,V] -> fp64 [n,V]."""
     wide = logits.astype(np.float64)
@@ -235,12 +264,25 @@ def _margins(best: FloatArray, counts: npt.NDArray[np.integer]) -> FloatArray:
     return np.where(counts < 2, np.inf, margins).astype(np.float32)
 
 
+def _check_ragged(name: str, lists: Ragged, count: int, words: int) -> None:
+    check_array(f"{name}.offsets", lists.offsets, np.int32, count + 1)
+    if lists.offsets[0] != 0 or (np.diff(lists.offsets) < 0).any():
+        raise PassError(f"`{name}.offsets` are not ascending from 0", fix="make it with Ragged.of")
+    check_array(f"{name}.values", lists.values, np.int32, int(lists.offsets[-1]))
+    _check_range(f"{name}.values", lists.values, 0, words)
+
+
+def _check_words(lists: Ragged, count: int, words: int) -> None:
+    _check_ragged("words", lists, count, words)
+    steps = np.diff(lists.values)
+    begins = lists.offsets[1:-1]
+    steps[begins[(begins > 0) & (begins < len(lists.values))] - 1] = 1
+    if (steps <= 0).any():
+        raise PassError("a list of `words` is not ascending", fix="name each word once, in order")
+
+
 def _check_banned(banned: Ragged, count: int, words: int) -> None:
-    check_array("banned.offsets", banned.offsets, np.int32, count + 1)
-    if banned.offsets[0] != 0 or (np.diff(banned.offsets) < 0).any():
-        raise PassError("`banned.offsets` are not ascending from 0", fix="make it with Ragged.of")
-    check_array("banned.values", banned.values, np.int32, int(banned.offsets[-1]))
-    _check_range("banned.values", banned.values, 0, words)
+    _check_ragged("banned", banned, count, words)
     for i in np.flatnonzero(np.diff(banned.offsets) >= words):
         if len(np.unique(banned.values[banned.offsets[i] : banned.offsets[i + 1]])) == words:
             raise PassError(f"all {words} words are forbidden after scored token {i}", fix="leave one")

@@ -10,7 +10,16 @@ from dataclasses import fields
 
 import numpy as np
 
-from nartk.protocols.passes import FloatArray, IntArray, PassScorer, Scores, Source, Want, costs_of
+from nartk.protocols.passes import (
+    FloatArray,
+    IntArray,
+    PassScorer,
+    ReadsWords,
+    Scores,
+    Source,
+    Want,
+    costs_of,
+)
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.reading import Reading
 
@@ -63,6 +72,8 @@ class WrappedPasses:
         self.costs = costs_of(scorer)
         if isinstance(scorer, Prompted):
             self.prompts = scorer.prompts
+        if isinstance(scorer, ReadsWords):
+            self.source_vocab = scorer.source_vocab
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         return self.scorer.encode(sources)

@@ -128,6 +128,7 @@ class ScriptedPasses(Contexts):
     def __init__(self, words: int, *, start_token: int = EOS) -> None:
         super().__init__(Limits(source=LIMITS, target=LIMITS, words=words))
         self.vocab = Vocab((*SPECIALS, *(f"w{i}" for i in range(words - len(SPECIALS)))))
+        self.source_vocab: Vocab | None = None  # that of outputs
         self.start_token = start_token
         self.source_to_target: IntArray = np.arange(words, dtype=np.int32)
         self.sources: Handles[tuple[int, ...]] = Handles("memory")
@@ -161,7 +162,7 @@ class ScriptedPasses(Contexts):
         memory = work.memory.tolist()
         logits = self.scores([self.sources[memory[i]] for i in scored], [paths[i] for i in scored])
         logits = logits.astype(np.float32)
-        return PassScores(read(logits, want), self, waiting, lambda index: logits[list(index)])
+        return PassScores(read(logits, want), self, waiting, lambda index: logits[list(index)], want.words)
 
     def words(self, features: FloatArray, want: Want) -> Scores:
         raise NotImplementedError("a table has no features")

@@ -9,7 +9,7 @@ What differs from Marian's program (browsermt/marian-dev, ``src/models/transform
 - int8 weights stay the whole numbers that they are, with their scale; activations are quantised token by
   token, where Marian has one factor a layer, which its files give and nartk does not read.
 - A unit's new state is sigma(f) c + sigma(-f) x, where Marian has 1 - sigma(f).
-- A lexical shortlist is not read.
+- A lexical shortlist is used only where an option names it (`nartk.decoders.loop.shortlist`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 // Symbols: n tokens, S source positions, d features of the model, H heads of f features (a multiple of 16).
 #pragma once
 #include <deque>
+#include <list>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "cells.h"
 #include "kernels.h"
 #include "threads.h"
+#include "weights.h"
 
 namespace nartk {
 
@@ -232,6 +234,8 @@ struct Want {
     std::vector<int> only;  // the scored tokens
     const int* ban_offsets = nullptr;
     const int* banned = nullptr;
+    const int* word_offsets = nullptr;
+    const int* words = nullptr;  // ascending lists of those that there are; an empty one: all
     int top = 0;
     bool margin = false;
     const int* given = nullptr;
@@ -399,9 +403,19 @@ class Engine {
     std::vector<float> predict(Workspace& space, const Predictor& by, const float* x, int n);
     void link_row(Workspace& space, const float* hidden, int count, float* to);
     void read(Workspace& space, const Want& want, Read& read);
-    void read_row(const float* row, int index, const Want& want, Read& read, std::vector<float>& copy);
+    // The output layer's listed words alone; the layers that were used last are kept.
+    struct Listed {
+        std::vector<int> words;
+        Packed layer;
+        Listed(const Linear& from, const int* words, int count) : words(words, words + count), layer(from, words, count) {}
+    };
+    std::shared_ptr<const Listed> listed(const Linear& head, const int* words, int count);
+    void read_row(const float* row, const Listed* list, int index, const Want& want, Read& read,
+                  std::vector<float>& copy);
 
-    std::mutex mutex;  // of memories and spaces
+    std::mutex mutex;  // of memories, spaces and listed layers
+    std::list<std::shared_ptr<const Listed>> lists;  // those that were used last come first
+    size_t list_bytes = 0;
     std::unordered_map<int, std::shared_ptr<const Memory>> memories;
     int next_memory = 0;
     std::vector<std::unique_ptr<Workspace>> spaces;

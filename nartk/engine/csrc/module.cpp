@@ -47,6 +47,7 @@ struct Scores {
     std::shared_ptr<Pending> pending;
     const Linear* head;
     std::vector<float> features;
+    std::vector<int> word_offsets, listed;  // of each scored token; none: all words
     py::object best, log_probs, top = py::none(), top_log_probs = py::none(), margins = py::none(),
                                 given_log_probs = py::none(), drawn = py::none(), drawn_log_probs = py::none(),
                                 hidden = py::none();
@@ -75,6 +76,16 @@ struct Scores {
         float* to = made.mutable_data();
         py::gil_scoped_release release;
         runner->engine.logits(*head, some.data(), (int)count, to);
+        for (py::ssize_t i = 0; i < count && !word_offsets.empty(); i++) {
+            const int at = index.data()[i], begin = word_offsets[at], end = word_offsets[at + 1];
+            if (begin == end) continue;
+            float* row = to + i * words;
+            for (int v = 0, j = begin; v < words; v++)
+                if (j < end && listed[j] == v)
+                    j++;
+                else
+                    row[v] = -INFINITY;
+        }
         return made;
     }
 };
@@ -83,7 +94,7 @@ struct Scores {
 struct Wanted {
     Want want;
     bool hidden;
-    std::optional<Ints> ban_offsets, banned, given;
+    std::optional<Ints> ban_offsets, banned, word_offsets, listed, given;
     std::optional<Doubles> uniforms;
 
     Wanted(py::ssize_t n, int all, const py::object& from) : hidden(from.attr("hidden").cast<bool>()) {
@@ -110,6 +121,21 @@ struct Wanted {
                     throw PassFault("a forbidden word is none of the model's");
             want.ban_offsets = offsets;
             want.banned = banned->data();
+        }
+        if (const py::object lists = from.attr("words"); !lists.is_none()) {
+            word_offsets = column<Ints>(lists.attr("offsets"), "words.offsets", scored + 1);
+            listed = column<Ints>(lists.attr("values"), "words.values", -1);
+            const int *offsets = word_offsets->data(), *values = listed->data();
+            if (offsets[0] != 0 || offsets[scored] != listed->size())
+                throw PassFault("lists of words begin at 0 and end with the last");
+            for (py::ssize_t i = 0; i < scored; i++) {
+                if (offsets[i] > offsets[i + 1]) throw PassFault("lists of words ascend");
+                for (int j = offsets[i]; j < offsets[i + 1]; j++)
+                    if (values[j] < 0 || values[j] >= all || (j > offsets[i] && values[j] <= values[j - 1]))
+                        throw PassFault("a list of words is not ascending ones of the model's");
+            }
+            want.word_offsets = offsets;
+            want.words = values;
         }
         want.top = from.attr("top").cast<int>();
         if (want.top < 0) throw PassFault(number(want.top) + " likeliest words are asked for");
@@ -160,6 +186,10 @@ struct Wanted {
         }
         if (hidden) made->hidden = matrix(read.hidden, made->head->inputs);
         made->features = std::move(read.hidden);
+        if (want.words) {
+            made->word_offsets.assign(want.word_offsets, want.word_offsets + want.only.size() + 1);
+            made->listed.assign(want.words, want.words + listed->size());
+        }
         return made;
     }
 };

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace nartk {
 
-static constexpr int READ = 32;  // tokens whose logits are there at once
+static constexpr int READ = 32;               // tokens whose logits are there at once
+static constexpr size_t LISTED = 96 << 20;  // bytes of listed layers that are kept
 
 void Engine::logits(const Linear& head, const float* hidden, int count, float* to) {
     const Rounding rounding;
@@ -23,7 +25,7 @@ void Engine::logits(const Linear& head, const float* hidden, int count, float* t
 
 void Engine::read(Workspace& space, const Want& want, Read& found) {
     const Linear& head = *found.head;
-    const int n = (int)want.only.size(), d = head.inputs, wide = head.width(), words = head.outputs;
+    const int n = (int)want.only.size(), d = head.inputs;
     found.best.resize(n);
     found.log_probs.resize(n);
     if (want.top) {
@@ -36,16 +38,47 @@ void Engine::read(Workspace& space, const Want& want, Read& found) {
         found.drawn.resize(n);
         found.drawn_log_probs.resize(n);
     }
-    for (int begin = 0; begin < n; begin += READ) {
+    const auto list = [&](int i) { return want.words + want.word_offsets[i]; };
+    const auto size = [&](int i) { return want.words ? want.word_offsets[i + 1] - want.word_offsets[i] : 0; };
+    for (int begin = 0, m; begin < n; begin += m) {
         if (interrupted) interrupted();
-        const int m = std::min(READ, n - begin);
+        // Tokens that follow each other have one layer as long as their words are the same.
+        const int count = size(begin);
+        for (m = 1; m < std::min(READ, n - begin); m++)
+            if (size(begin + m) != count ||
+                (count && std::memcmp(list(begin), list(begin + m), count * sizeof(int)) != 0))
+                break;
+        const std::shared_ptr<const Listed> some = count ? listed(head, list(begin), count) : nullptr;
+        const Linear& layer = some ? some->layer.linear : head;
+        const int wide = layer.width();
         float* rows = space.logits.get((size_t)m * wide);
-        linear(space, head, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
-        threads.share(m, threads.parts(m, (double)m * words * 8 / PART), [&](int, int first, int last) {
+        linear(space, layer, found.hidden.data() + (size_t)begin * d, m, d, rows, wide);
+        threads.share(m, threads.parts(m, (double)m * layer.outputs * 8 / PART), [&](int, int first, int last) {
             std::vector<float> copy;
-            for (int i = first; i < last; i++) read_row(rows + (size_t)i * wide, begin + i, want, found, copy);
+            for (int i = first; i < last; i++)
+                read_row(rows + (size_t)i * wide, some.get(), begin + i, want, found, copy);
         });
     }
+}
+
+std::shared_ptr<const Engine::Listed> Engine::listed(const Linear& head, const int* words, int count) {
+    const auto bytes = [](const Listed& each) {
+        return each.layer.linear.bytes() + each.words.size() * sizeof(int);
+    };
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (auto it = lists.begin(); it != lists.end(); ++it)
+            if ((int)(*it)->words.size() == count && std::memcmp((*it)->words.data(), words, count * sizeof(int)) == 0) {
+                lists.splice(lists.begin(), lists, it);
+                return lists.front();
+            }
+    }
+    auto made = std::make_shared<const Listed>(head, words, count);
+    const std::lock_guard<std::mutex> lock(mutex);
+    lists.push_front(made);
+    for (list_bytes += bytes(*made); list_bytes > LISTED && lists.size() > 1; lists.pop_back())
+        list_bytes -= bytes(*lists.back());
+    return made;
 }
 
 namespace {
@@ -64,8 +97,15 @@ void best_words(const float* row, int words, int count, int* to) {
 
 }  // namespace
 
-void Engine::read_row(const float* row, int index, const Want& want, Read& found, std::vector<float>& copy) {
-    const int words = found.head->outputs;
+void Engine::read_row(const float* row, const Listed* list, int index, const Want& want, Read& found,
+                      std::vector<float>& copy) {
+    const int words = list ? (int)list->words.size() : found.head->outputs;
+    const auto word_at = [&](int v) { return list ? list->words[v] : v; };
+    const auto place = [&](int word) {  // in the row; -1: it is not listed
+        if (!list) return word;
+        const auto at = std::lower_bound(list->words.begin(), list->words.end(), word);
+        return at != list->words.end() && *at == word ? (int)(at - list->words.begin()) : -1;
+    };
     float most;
     int best = kernels->best(row, words, &most);
     const bool empty = most == -INFINITY && std::none_of(row, row + words, [](float x) { return std::isnan(x); });
@@ -73,25 +113,28 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
     const float log_total = (float)std::log((double)total);
     if (std::isnan(total) && !empty)
         throw PassFault("NaN or infinity in the scores of token " + number(want.only[index]));
-    const auto log_prob = [&](int word) { return empty ? -INFINITY : (row[word] - most) - log_total; };
-    if (want.given && want.given[index] >= 0) found.given_log_probs[index] = log_prob(want.given[index]);
+    const auto log_prob = [&](int v) { return empty || v < 0 ? -INFINITY : (row[v] - most) - log_total; };
+    if (want.given && want.given[index] >= 0) found.given_log_probs[index] = log_prob(place(want.given[index]));
     const float* left = row;
     const int first = want.banned ? want.ban_offsets[index] : 0, last = want.banned ? want.ban_offsets[index + 1] : 0;
     if (first < last) {
         copy.assign(row, row + words);
-        for (int i = first; i < last; i++) copy[want.banned[i]] = NAN;  // which is never the largest
+        for (int i = first; i < last; i++)
+            if (const int v = place(want.banned[i]); v >= 0) copy[v] = NAN;  // which is never the largest
         left = copy.data();
         float largest;
         best = kernels->best(left, words, &largest);
         if (std::isnan(left[best])) throw PassFault("all words are forbidden after token " + number(want.only[index]));
     }
-    found.best[index] = best;
+    found.best[index] = word_at(best);
     found.log_probs[index] = log_prob(best);
     if (want.top) {
         int* top = found.top.data() + (size_t)index * want.top;
         best_words(left, words, want.top, top);
-        for (int i = 0; i < want.top && top[i] >= 0; i++)
+        for (int i = 0; i < want.top && top[i] >= 0; i++) {
             found.top_log_probs[(size_t)index * want.top + i] = log_prob(top[i]);
+            top[i] = word_at(top[i]);
+        }
     }
     if (want.margin) {
         int two[2] = {-1, -1};
@@ -131,7 +174,7 @@ void Engine::read_row(const float* row, int index, const Want& want, Read& found
         if (probs[v] > 0.0) drawn = v;
         if (passed > aim && drawn >= 0) break;
     }
-    found.drawn[index] = drawn;
+    found.drawn[index] = word_at(drawn);
     found.drawn_log_probs[index] = log_prob(drawn);
 }
 

@@ -85,6 +85,30 @@ Packed::Packed(const void* weights, const float* bias, const float* scales, int 
     finish(bias);
 }
 
+Packed::Packed(const Linear& from, const int* which, int count) : linear(from) {
+    linear.outputs = count;
+    own_weights.reset(aligned(std::max<size_t>(linear.bytes(), 64)));
+    linear.weights = own_weights.get();
+    const size_t size = from.halves ? 2 : 4;  // bytes of an output's inputs that lie beside each other
+    const int groups = from.groups();
+    std::memset(own_weights.get(), 0, linear.bytes());
+    own_bias.resize(linear.width());
+    if (from.scales) own_scales.resize(linear.width());
+    if (from.sums) own_sums.resize(linear.width());
+    const auto place = [&](int output) { return ((size_t)(output / PANEL) * groups * PANEL + output % PANEL) * size; };
+    for (int n = 0; n < count; n++) {
+        const char* read = static_cast<const char*>(from.weights) + place(which[n]);
+        char* to = static_cast<char*>(own_weights.get()) + place(n);
+        for (int g = 0; g < groups; g++, read += PANEL * size, to += PANEL * size) std::memcpy(to, read, size);
+        if (from.bias) own_bias[n] = from.bias[which[n]];
+        if (from.scales) own_scales[n] = from.scales[which[n]];
+        if (from.sums) own_sums[n] = from.sums[which[n]];
+    }
+    linear.bias = own_bias.data();
+    linear.scales = from.scales ? own_scales.data() : nullptr;
+    linear.sums = from.sums ? own_sums.data() : nullptr;
+}
+
 void Packed::finish(const float* bias) {
     if (bias) own_bias.assign(bias, bias + linear.outputs);
     own_bias.resize(linear.width());

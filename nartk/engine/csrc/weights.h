@@ -15,6 +15,8 @@ class Packed {
     Packed(const float* weights, const float* bias, int outputs, int inputs, Type type, const float* scales = nullptr);
     // Parts as `linear` holds them, which stay the caller's; sums are made anew.
     Packed(const void* weights, const float* bias, const float* scales, int outputs, int inputs, Type type);
+    // Some outputs of a layer, as many as `which`, in that order.
+    Packed(const Linear& from, const int* which, int count);
     Linear linear;
 
   private:
