@@ -30,11 +30,18 @@ from nartk.cli.decode import main as decode_command
 from nartk.cli.verify import main as verify_command
 from nartk.decoders.loop.shortlist import ShortlistFile, open_shortlist
 from nartk.engine import available
-from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, VocabMismatchError
+from nartk.errors import (
+    InputFileError,
+    InputFormatError,
+    NartkError,
+    PassError,
+    UsageError,
+    VocabMismatchError,
+)
 from nartk.protocols.passes import Pass, Ragged, Want
 from nartk.protocols.reading import read
 from nartk.registry import make_strategy
-from nartk.serving.scorers import words_of
+from nartk.serving.scorers import load_network, words_of
 from nartk.vocab import Vocab
 
 Best = Mapping[int, Sequence[int]]  # target words by source words
@@ -311,6 +318,33 @@ def test_listed_layers_compute_the_same_logits_bit_for_bit(dtype: str, lexicon: 
             left = [*each] or [*range(count)]
             np.testing.assert_array_equal(row[left], logit[left])
             assert np.isneginf(np.delete(row, left)).all()
+
+
+WRONG: dict[str, Ragged] = {
+    "too few lists": Ragged.of([[3]]),
+    "no word": Ragged.of([[3], [4, 1000], [5]]),
+    "below 0": Ragged.of([[3], [-1, 4], [5]]),
+    "falling": Ragged.of([[3], [9, 4], [5]]),
+    "twice": Ragged.of([[3, 3], [4], [5]]),
+    "offsets that fall": Ragged(np.array([0, 2, 1, 3], np.int32), np.array([3, 4, 5], np.int32)),
+    "offsets too short": Ragged(np.array([0, 1, 2, 2], np.int32), np.array([3, 4, 5], np.int32)),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_lists_that_are_none_are_refused(kind: str, lexicon: Lexicon) -> None:
+    found, checkpoint = architecture("transformer"), lexicon.checkpoint
+    words, target = words_of(checkpoint), checkpoint.target_vocab
+    scorers = [found.scorer(model=load_network(checkpoint), vocab=target, **words)]
+    if available():
+        scorers.append(found.engine(read_config(checkpoint), checkpoint.tensors, target, threads=1, **words))
+    for scorer in scorers:
+        run = pass_of(scorer, lexicon.sources[0], [scorer.start_token, 5, 9])
+        with pytest.raises(PassError):
+            run(Want(words=WRONG[kind]))
+        with pytest.raises(PassError, match="all words are forbidden"):
+            run(Want(words=Ragged.of([[3], [4, 5], []]), banned=Ragged.of([[], [4, 5], []])))
+        assert run(Want(words=Ragged.of([[3], [], [7]]))).best[[0, 2]].tolist() == [3, 7]
 
 
 # Files that are wrong, and commands --------------------------------------------------------------------

@@ -274,10 +274,10 @@ def _check_ragged(name: str, lists: Ragged, count: int, words: int) -> None:
 
 def _check_words(lists: Ragged, count: int, words: int) -> None:
     _check_ragged("words", lists, count, words)
-    steps = np.diff(lists.values)
+    rises = np.diff(lists.values)
     begins = lists.offsets[1:-1]
-    steps[begins[(begins > 0) & (begins < len(lists.values))] - 1] = 1
-    if (steps <= 0).any():
+    rises[begins[(begins > 0) & (begins < len(lists.values))] - 1] = 1
+    if (rises <= 0).any():
         raise PassError("a list of `words` is not ascending", fix="name each word once, in order")
 
 
