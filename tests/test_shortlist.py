@@ -38,6 +38,7 @@ from nartk.errors import (
     UsageError,
     VocabMismatchError,
 )
+from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import Pass, Ragged, Want
 from nartk.protocols.reading import read
 from nartk.registry import make_strategy
@@ -181,6 +182,23 @@ def mismatches(name: str, path: Path, *, forget: bool = False) -> int:
 @pytest.mark.parametrize("name", ["greedy", "iad", "verify", "ngram", "recycling", "union", "speculative"])
 def test_lossless_strategies_equal_greedy_over_the_lists(name: str, tmp_path: Path) -> None:
     assert mismatches(name, tmp_path / "lex.bin") == 0
+
+
+def test_forced_words_and_ends_are_listed(tmp_path: Path) -> None:
+    """Else a forced word had a probability of 0, and no output would end."""
+    path, scorer = tmp_path / "lex.bin", TablePasses(Table(40, seed=1))
+    path.write_bytes(blob({5: range(9, 17)}, 40, 0))
+    strategy = make_strategy("greedy", {"shortlist": str(path), "forced_bos": 20})
+    request = Request(0, (5,), 30)
+    plain = decode(strategy, scorer, [request], batch_size=1)[0].hypotheses[0]
+    strategy = replace(strategy, forced_bos=-1)
+    forced = decode(strategy, scorer, [replace(request, prefix=(20, 33))], batch_size=1)[0].hypotheses[0]
+    assert plain.tokens[0] == 20
+    assert forced.tokens[:2] == (20, 33)
+    assert np.isfinite(forced.positional_scores).all()
+    for found, also in ((plain, {20}), (forced, {20, 33})):
+        assert found.tokens[-1] == TABLE_EOS
+        assert {*found.tokens} <= {*listed((5,), {5: range(9, 17)}, 0, 40, shared=True), TABLE_EOS, *also}
 
 
 def test_a_forgotten_shortlist_is_noticed(tmp_path: Path) -> None:
@@ -344,7 +362,11 @@ def test_lists_that_are_none_are_refused(kind: str, lexicon: Lexicon) -> None:
             run(Want(words=WRONG[kind]))
         with pytest.raises(PassError, match="all words are forbidden"):
             run(Want(words=Ragged.of([[3], [4, 5], []]), banned=Ragged.of([[], [4, 5], []])))
-        assert run(Want(words=Ragged.of([[3], [], [7]]))).best[[0, 2]].tolist() == [3, 7]
+        scores = run(Want(words=Ragged.of([[3], [], [7]])))
+        assert scores.best[[0, 2]].tolist() == [3, 7]
+        left = [np.flatnonzero(np.isfinite(row)).tolist() for row in scores.rows([2, 0])]
+        assert left == [[7], [3]]
+        assert np.isfinite(scores.rows([1])).all()
 
 
 # Files that are wrong, and commands --------------------------------------------------------------------

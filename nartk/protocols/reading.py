@@ -130,8 +130,9 @@ def read(logits: FloatArray, want: Want, hidden: FloatArray = _UNWANTED) -> Read
     if want.words is not None:
         allowed &= ~_unlisted(want.words, range(len(logits)), logits.shape[1])
     counts = allowed.sum(1)
-    for i in np.flatnonzero(counts == 0):
-        raise PassError(f"all words are forbidden after scored token {i}", fix="leave one")
+    if (counts == 0).any():
+        none = int(counts.argmin())
+        raise PassError(f"all words are forbidden after scored token {none}", fix="leave one")
     order = np.lexsort((-logits, ~allowed), axis=-1)  # stable; those that are forbidden come last
     lprobs = log_softmax(logits)
 
