@@ -405,9 +405,11 @@ class Engine {
     void read(Workspace& space, const Want& want, Read& read);
     // The output layer's listed words alone; the layers that were used last are kept.
     struct Listed {
+        const Linear* from;
         std::vector<int> words;
         Packed layer;
-        Listed(const Linear& from, const int* words, int count) : words(words, words + count), layer(from, words, count) {}
+        Listed(const Linear& from, const int* words, int count)
+            : from(&from), words(words, words + count), layer(from, words, count) {}
     };
     std::shared_ptr<const Listed> listed(const Linear& head, const int* words, int count);
     void read_row(const float* row, const Listed* list, int index, const Want& want, Read& read,

@@ -7,7 +7,7 @@
 
 namespace nartk {
 
-static constexpr int READ = 32;               // tokens whose logits are there at once
+static constexpr int READ = 32;             // tokens whose logits are there at once
 static constexpr size_t LISTED = 96 << 20;  // bytes of listed layers that are kept
 
 void Engine::logits(const Linear& head, const float* hidden, int count, float* to) {
@@ -68,7 +68,8 @@ std::shared_ptr<const Engine::Listed> Engine::listed(const Linear& head, const i
     {
         const std::lock_guard<std::mutex> lock(mutex);
         for (auto it = lists.begin(); it != lists.end(); ++it)
-            if ((int)(*it)->words.size() == count && std::memcmp((*it)->words.data(), words, count * sizeof(int)) == 0) {
+            if ((*it)->from == &head && (int)(*it)->words.size() == count &&
+                std::memcmp((*it)->words.data(), words, count * sizeof(int)) == 0) {
                 lists.splice(lists.begin(), lists, it);
                 return lists.front();
             }
