@@ -56,7 +56,7 @@ class DagBeam(Native):
     )
     gamma: float = option(0.1, "weight of the language model's log-probabilities", low=0, high=HEAVIEST)
     decode_beta: float = option(1.0, BETA_HELP, above=0, high=HEAVIEST)
-    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format")
+    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format", file=True)
     candidates: int = option(5, "likeliest words of a vertex that count", low=1, high=WIDEST)
     no_repeat_ngram: int = option(0, "no n tokens recur in an output; 0: they may", low=0)
     nbest: int = option(1, "outputs given back", low=1)

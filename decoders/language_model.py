@@ -17,7 +17,9 @@ _WEIGHT = 0.3
 class WithLanguageModel(Strategy):
     """Base of the strategies that add a language model's scores to the model's."""
 
-    lm: str = option("", "n-gram language model of target tokens, a file in ARPA format", does_nothing=True)
+    lm: str = option(
+        "", "n-gram language model of target tokens, a file in ARPA format", file=True, does_nothing=True
+    )
     lm_weight: float = option(
         _WEIGHT,
         "weight of the language model's log-probabilities; ESPnet's is 1",

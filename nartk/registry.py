@@ -60,6 +60,7 @@ def option(
     most: str | None = None,
     model: bool = False,
     smaller: bool = False,
+    file: bool = False,
     does_nothing: bool = False,
     implies: bool = False,
 ) -> Any:
@@ -75,11 +76,12 @@ def option(
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
+        file: It names a file.
         does_nothing: Its default does: signatures leave it out there.
         implies: Who gives it and names no strategy means the one that declares it (`implied`).
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "most": most}
-    models = {"model": model, "smaller": smaller}
+    models = {"model": model, "smaller": smaller, "file": file}
     rest = {"does_nothing": does_nothing, "implies": implies}
     return dataclasses.field(default=default, metadata={**rules, **models, **rest})
 

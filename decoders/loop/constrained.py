@@ -72,6 +72,7 @@ class Constrained(Strategy):
     shortlist: str = option(
         "",
         "file of a lexical shortlist of Marian's: only words that it lists for a source's words are output",
+        file=True,
         does_nothing=True,
     )
     shortlist_first: int = option(

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from nartk.errors import NartkError, UsageError
-from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.hypothesis import Hypothesis, Result
 from nartk.protocols.runs import NOTHING, Batching
 from nartk.protocols.sources import SourceLike
 from nartk.registry import require_drafts_reader
@@ -313,11 +313,13 @@ class Ticket:
 
     Attributes:
         future: Its outcome, for callbacks and `asyncio`; they run in the session's thread.
+        found: Result with all hypotheses and what they took, once it has ended well.
     """
 
     def __init__(self, session: Session, strategy: Strategy, asked: LineRequest) -> None:
         self.strategy, self.asked = strategy, asked
         self.future: Future[Hypothesis] = Future()
+        self.found: Result | None = None
         self._session = session
 
     def result(self, timeout: float | None = None) -> Hypothesis:
@@ -357,6 +359,7 @@ class Ticket:
         if isinstance(outcome, NartkError):
             self.future.set_exception(outcome)
         else:
+            self.found = outcome
             self.future.set_result(best_of(outcome.hypotheses))
 
     def __await__(self) -> Generator[Any, None, Hypothesis]:

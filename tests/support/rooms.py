@@ -18,6 +18,6 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("nartk",),
     ("metrics", "adapters", "tracing"),
     ("tasks",),
-    ("bench",),
+    ("bench", "server"),
     ("cli",),
 )

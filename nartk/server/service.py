@@ -1,0 +1,271 @@
+"""Models that are served, and what bounds the requests to them."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from nartk.errors import NartkError, UnknownStrategyError, UsageError
+from nartk.registry import options_of, strategies
+from nartk.serving.session import Session, Ticket
+
+if TYPE_CHECKING:
+    from nartk.protocols.hypothesis import Hypothesis, Result
+    from nartk.protocols.sources import SourceLike
+    from nartk.serving.model import Model
+
+_CODE = r"[a-z]{2,3}(?:_[A-Za-z]+)?"  # en, zh_Hans
+_PAIR = re.compile(f"({_CODE})-({_CODE})")
+_ONE = re.compile(f".+-({_CODE})")
+_LOG = logging.getLogger(__name__)
+_RETRY = 1  # seconds that a client is asked to wait
+
+
+class RefusedError(Exception):
+    """The server refuses a request.
+
+    Attributes:
+        status: Status of HTTP.
+        headers: Its headers.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, dict(headers or {})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of requests.
+
+    Attributes:
+        body: Bytes of a body.
+        lines: Lines, or recordings, of a request.
+        queue: Lines of a model that have come and not ended.
+        seconds: Longest time that a request takes, s.
+        read_seconds: Longest time until more of a body comes, s.
+        audio_seconds: Length of a recording, s.
+    """
+
+    body: int = 25 << 20  # as OpenAI's server
+    lines: int = 256
+    queue: int = 1024
+    seconds: float = 60.0
+    read_seconds: float = 20.0
+    audio_seconds: float = 1800.0
+
+
+@dataclass(eq=False)
+class Served:
+    """A model with its session.
+
+    Attributes:
+        name: Name that requests give.
+        languages: Codes of the languages that it translates from and to, or of the one that it corrects;
+            empty: its name tells none.
+        waiting: Lines that have come and not ended.
+    """
+
+    name: str
+    model: Model
+    session: Session
+    languages: tuple[str, ...]
+    waiting: int = field(default=0)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def corrects(self) -> bool:
+        """True if its outputs are corrections of its sources: it has a guard."""
+        return self.model.checkpoint.guard is not None
+
+    @property
+    def does(self) -> str:
+        """Purpose: correct, translate, transcribe or generate."""
+        if not self.model.reads_text:
+            return "transcribe"
+        if self.corrects:
+            return "correct"
+        return "translate" if self.languages else "generate"
+
+
+class Service:
+    """Decodes lines of requests, within limits. Used within one event loop.
+
+    Args:
+        models: Models by the names that requests give. One that is named ``en-pt`` translates between these
+            languages; one with a guard that is named ``gec-en`` corrects this one.
+        batch_size: Most sentences of a model at a time.
+        keys: If any, each request has one of them.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        limits: Limits | None = None,
+        *,
+        batch_size: int = 8,
+        keys: Iterable[str] = (),
+    ) -> None:
+        self.limits = Limits() if limits is None else limits
+        self.is_closing = False
+        self.on_decoded: Callable[[str, Result], None] = lambda *_: None
+        self._keys = [key.encode() for key in keys]
+        self.models = {
+            name: Served(name, model, Session(model, batch_size=batch_size), _languages(name, model))
+            for name, model in models.items()
+        }
+        for served in self.models.values():
+            if (sound := served.model.sound) is not None:
+                sound.tell = _LOG.warning  # of recordings that are cut short and the like
+        self._refused = frozenset(
+            name
+            for strategy in strategies()
+            for name, item in options_of(strategy).items()
+            if item.metadata["model"] or item.metadata["file"]
+        )
+
+    def close(self) -> None:
+        """Gives up what is not decoded yet, and ends the sessions."""
+        self.is_closing = True
+        for served in self.models.values():
+            served.session.close(cancel=True)
+
+    def authorise(self, given: Iterable[str | None]) -> None:
+        """Raises RefusedError unless a key that is given is the server's, or it has none."""
+        if not self._keys:
+            return
+        matches = [
+            hmac.compare_digest(key, each.encode("utf-8", "replace"))
+            for each in given
+            if each
+            for key in self._keys
+        ]
+        if not any(matches):
+            raise RefusedError(401, "the API key is missing or wrong", {"WWW-Authenticate": "Bearer"})
+
+    def named(self, name: str | None, does: Sequence[str]) -> Served:
+        """The model of a name; without one, the first for one of these purposes."""
+        if name:
+            if name not in self.models:
+                raise RefusedError(404, f"no model {name!r}; there are {', '.join(self.models)}")
+            found = self.models[name]
+            if found.does not in does:
+                raise RefusedError(400, f"the model {name!r} is to {found.does}, not to {does[0]}")
+            return found
+        for served in self.models.values():
+            if served.does in does:
+                return served
+        raise RefusedError(404, f"no model here is to {does[0]}")
+
+    def options(self, strategy: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a strategy that a request gives; none may name a file or a model of the server's."""
+        if strategy is not None and strategy not in strategies():
+            raise UnknownStrategyError(f"no strategy {strategy!r}", fix="see GET /v1/strategies")
+        if refused := sorted(self._refused & given.keys()):
+            raise UsageError(f"requests cannot give {refused[0]!r}, which names a file or a model")
+        return dict(given)
+
+    @asynccontextmanager
+    async def submitted(
+        self,
+        served: Served,
+        lines: Sequence[SourceLike],
+        strategy: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        prefixes: Sequence[str] = (),
+        trace: bool = False,
+    ) -> AsyncIterator[list[Ticket]]:
+        """Submits lines; what has not ended behind it is given up.
+
+        Raises:
+            RefusedError: There are too many, too many wait already, it takes too long, or the server ends.
+            NartkError: A strategy or an option is wrong.
+        """
+        self._admit(served, len(lines))
+        options = self.options(strategy, options or {})
+        tickets: list[Ticket] = []
+
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                for index, line in enumerate(lines):
+                    prefix = prefixes[index] if prefixes else ""
+                    ticket = served.session.submit(
+                        line, strategy, prefix=prefix, trace=trace, index=index, **options
+                    )
+                    served.waiting += 1
+                    ticket.future.add_done_callback(partial(self._ended, loop, served, ticket))
+                    tickets.append(ticket)
+                yield tickets
+        except TimeoutError:
+            raise RefusedError(504, f"not done within {self.limits.seconds:g} s") from None
+        finally:
+            left = [ticket for ticket in tickets if not ticket.done()]
+            if left:
+                await asyncio.shield(asyncio.to_thread(lambda: [ticket.cancel() for ticket in left]))
+
+    async def decode(
+        self,
+        served: Served,
+        lines: Sequence[SourceLike],
+        strategy: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        prefixes: Sequence[str] = (),
+        trace: bool = False,
+    ) -> list[Hypothesis | NartkError]:
+        """The output of each line, or why it has none; raises the same as `submitted`."""
+        given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
+        async with given as tickets:
+            return [await outcome(ticket) for ticket in tickets]
+
+    def _admit(self, served: Served, lines: int) -> None:
+        if self.is_closing:
+            raise RefusedError(503, "the server is about to end", {"Retry-After": str(_RETRY)})
+        if lines > self.limits.lines:
+            raise RefusedError(413, f"{lines} lines, more than {self.limits.lines}")
+        if served.waiting + lines > self.limits.queue:
+            raise RefusedError(
+                429,
+                f"{served.waiting} lines wait already, of at most {self.limits.queue}",
+                {"Retry-After": str(_RETRY)},
+            )
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, served: Served, ticket: Ticket, _: object) -> None:
+        """Learns from the session's thread that a line has ended."""
+
+        def count() -> None:
+            served.waiting -= 1
+            if ticket.found is not None:
+                self.on_decoded(served.name, ticket.found)
+
+        with suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            loop.call_soon_threadsafe(count)
+
+
+async def outcome(ticket: Ticket) -> Hypothesis | NartkError:
+    """The output of a line, or why it has none."""
+    try:
+        return await ticket
+    except NartkError as error:
+        return error
+
+
+def keys_of(headers: Mapping[str, str]) -> list[str | None]:
+    """Keys in the headers of a request."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return [key.strip() if scheme.lower() == "bearer" else None, headers.get("x-api-key")]
+
+
+def _languages(name: str, model: Model) -> tuple[str, ...]:
+    found = (_PAIR if model.checkpoint.guard is None else _ONE).fullmatch(name)
+    return () if found is None or not model.reads_text else found.groups()
