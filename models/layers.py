@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures.parts import Group, Positions
-from nartk.architectures.positions import sinusoids
 from nartk.architectures.settings import Config
 from nartk.models import training
 from nartk.models.parts import AnyNorm, PartModule
@@ -71,8 +70,8 @@ class Embedding(PartModule):
         super().__init__(part, config, **given)
         self.scale: float = part.settings["scale"]
         positions, table = part.parts.get("positions"), None
-        if isinstance(positions, Positions) and positions.type == "sinusoidal":
-            table = torch.from_numpy(sinusoids(positions.count, positions.features).copy())
+        if isinstance(positions, Positions) and positions.type != "learned":
+            table = torch.from_numpy(positions.table.copy())
         self.register_buffer("table", table, persistent=False)
         self.dropout = Dropout(config.dropout)
 

@@ -5,10 +5,12 @@ output begins with such words too where the targets of training do, so that a la
 (``<nolang>``) is identified. A prompt, text that came before, is encoded by itself, and every third layer
 reads it. Lower intermediate CTC heads may learn the transcript of what upper ones translate.
 
-It differs from ESPnet's program (s2t_ctc) in this. A prompt is read behind one mask word, which stands alone
-where there is none, as ESPnet's ``<na>``. Its positions are the decoders' sinusoids, which ESPnet orders
-otherwise and counts from 0. Prompt and encoder have as many features. A transcript that is not there counts
-for nothing at its layers. See also `nartk.models.speech_encoder`.
+It differs from ESPnet's program (s2t_ctc) in this, but where a setting says otherwise. A prompt is read
+behind one mask word, which stands alone where there is none, as ESPnet's ``<na>`` (`absent_prompt`). Its
+positions are the decoders' sinusoids, which ESPnet orders otherwise and counts from 0 (`prompt_positions`).
+Where prompt and encoder have other features, ESPnet projects the encoded prompt, and layers make keys and
+values of that; here they make them of the prompt itself, which is one projection instead of two. A transcript
+that is not there counts for nothing at its layers. See also `nartk.models.speech_encoder`.
 
 Symbols: B rows, T frames, F features of a frame, S positions of the encoder, P words in front, W words of a
 prompt, U target tokens, V words.
@@ -40,9 +42,15 @@ class PromptEncoder(PartModule):
     embedding: Embedding
     layers: Sequence[EncoderLayer]
     norm: nn.LayerNorm | None
+    front: nn.Linear | None
+
+    def in_front(self, words: Tensor) -> Tensor:
+        """Words [B,P] in front of frames -> [B,P,d_model]."""
+        x = self.embedding.vectors(words)
+        return x if self.front is None else self.front(x)
 
     def encode(self, prompt: Tensor, kept: Tensor) -> Tensor:
-        """Prompts [B,W], of which `kept` [B,W] counts -> [B,W,d_model]."""
+        """Prompts [B,W], of which `kept` [B,W] counts -> [B,W,features of the prompt]."""
         positions = torch.arange(prompt.shape[1], device=prompt.device).expand_as(prompt)
         x = self.embedding(prompt, positions)
         for layer in self.layers:
@@ -66,13 +74,18 @@ class OwsmEncoder(SpeechEncoderModule):
             words: [B,P] in front of the frames, and `prompt` [B,W]: both padded on the right; None: there are
                 none.
         """
+        if self.config.prompt_layers:
+            if prompt is None:
+                prompt = torch.empty(len(frames), 0, dtype=torch.int64, device=frames.device)
+            prompt = self._led(prompt)
         return self._encode(frames, lengths, words, prompt, intermediate=True)
 
     def read(self, sources: Sequence[Source]) -> Encoded:
         frames, lengths = self.frames_of(sources)
         for i, source in enumerate(sources):
             self._check_words(i, source)
-        words, prompts = (self._padded([getattr(each, name) for each in sources]) for name in _WORDS)
+        beside = [self.config.words_beside(i, source) for i, source in enumerate(sources)]
+        words, prompts = (self._padded([each[part] for each in beside]) for part in (0, 1))
         return self._encode(frames, lengths, words, prompts, intermediate=False)
 
     def _check_words(self, index: int, source: Any) -> None:
@@ -107,18 +120,22 @@ class OwsmEncoder(SpeechEncoderModule):
         x, kept = self.subsampled(frames, lengths)
         pad = self.config.pad
         if self.prompt is not None and words is not None and words.shape[1]:
-            before = self.prompt.embedding.vectors(words).to(x.dtype)
+            before = self.prompt.in_front(words).to(x.dtype)
             x, kept = _joined(before, words.ne(pad), x, kept)
         read = None
-        if self.prompt is not None and self.config.prompt_layers:
-            if prompt is None:
-                prompt = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
-            prompt = F.pad(prompt, (1, 0), value=MASK)
+        if self.prompt is not None and self.config.prompt_layers and prompt is not None:
             read = self.prompt.encode(prompt, prompt.ne(pad)), prompt.ne(pad)
         return self.encode(x, kept, prompt=read, intermediate=intermediate)
 
-
-_WORDS = ("words", "prompt")  # of a source, beside its frames
+    def _led(self, prompt: Tensor) -> Tensor:
+        """Prompts [B,W] as they are encoded: behind a mask, or `absent_prompt` in place of none."""
+        absent = self.config.absent_prompt
+        if not absent:
+            return F.pad(prompt, (1, 0), value=MASK)
+        if not prompt.shape[1]:
+            return F.pad(prompt, (1, 0), value=absent)
+        first = prompt[:, :1]
+        return torch.cat([first.where(first.ne(self.config.pad), absent), prompt[:, 1:]], 1)
 
 
 def _joined(one: Tensor, one_kept: Tensor, other: Tensor, other_kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,7 @@ FULL_SCALE = 32768.0  # of Kaldi's samples, which are 16-bit numbers
 FBANK, WHISPER, ESPNET, STORED = FEATURES = ("fbank", "whisper", "espnet", "stored")
 _WHISPER = {"sample_rate": 16000, "shift_ms": 10.0, "window_ms": 25.0}  # all that it knows
 _MOST_TRANSFORM = 65_536  # samples
+_LEAST_POWER = 1e-10  # of a bin of ESPnet's
 _PIECE = 160_000  # samples given to kaldi-native-fbank at a time, which makes a Python number of each
 
 
@@ -171,6 +172,13 @@ def streamed(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterato
         yield fbank.accept(block)
 
 
+def silence(settings: FeatureSettings) -> float:
+    """The power of a frame of ESPnet's features of digital silence, all bins together, dB; of others none."""
+    if settings.features != ESPNET:
+        return -np.inf
+    return float(10 * np.log10(_LEAST_POWER * settings.bins))
+
+
 def levels(features: FloatArray, settings: FeatureSettings) -> FloatArray:
     """The power [T] of each frame of computed features [T,F], all bins together, dB.
 
@@ -266,7 +274,7 @@ def _espnet(blocks: Iterable[FloatArray], settings: FeatureSettings) -> Iterator
     yield np.zeros((0, settings.bins), np.float32)
     for held in centred(blocks, size, settings.shift_samples, last=True):
         spectrum = transforms(held, settings.window_samples, settings.shift_samples, size)
-        yield np.log(np.maximum(_power(spectrum) @ weights, np.float32(1e-10)))
+        yield np.log(np.maximum(_power(spectrum) @ weights, np.float32(_LEAST_POWER)))
 
 
 def _power(spectrum: npt.NDArray[np.complexfloating]) -> FloatArray:

@@ -245,17 +245,7 @@ class SpeechEncoder(FrameEncoder):
             UsageError: `intermediate_ctc` does not name layers of the encoder before its last in ascending
                 order.
         """
-        if not self.intermediate_ctc:
-            return ()
-        parts = self.intermediate_ctc.split(",")
-        layers = tuple(int(part) if part.isdecimal() else 0 for part in parts)
-        if list(layers) != sorted({*layers}) or layers[0] < 1 or layers[-1] >= self.encoder_layers:
-            raise UsageError(
-                f"`intermediate_ctc` is {self.intermediate_ctc!r}, not ascending numbers from 1 to "
-                f"{self.encoder_layers - 1}",
-                fix="write such as 6,12",
-            )
-        return layers
+        return layer_numbers("intermediate_ctc", self.intermediate_ctc, self.encoder_layers - 1)
 
     @property
     def eps_of_batch_norm(self) -> float:
@@ -383,6 +373,22 @@ class SpeechEncoder(FrameEncoder):
 
     def engine_settings(self) -> dict[str, Any]:
         return {**super().engine_settings(), "condition_normed": self.intermediate_norm}
+
+
+def layer_numbers(name: str, value: str, most: int) -> tuple[int, ...]:
+    """The layers that a setting names, such as 6,12, from 1; none if it is empty.
+
+    Raises:
+        UsageError: They are not in ascending order, or one is above `most`.
+    """
+    if not value:
+        return ()
+    layers = tuple(int(part) if part.isdecimal() else 0 for part in value.split(","))
+    if list(layers) != sorted({*layers}) or layers[0] < 1 or layers[-1] > most:
+        raise UsageError(
+            f"`{name}` is {value!r}, not ascending numbers from 1 to {most}", fix="write such as 6,12"
+        )
+    return layers
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -321,12 +321,15 @@ class Positions(Part):
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.count, self.features)} if self.type == "learned" else {}
 
-    def read(self, name: str, reader: WeightReader) -> FloatArray | None:
-        if self.type == "learned":
-            return reader.array(f"{name}.weight")
+    @property
+    def table(self) -> FloatArray:
+        """The vectors that are computed."""
         if self.type == "sinusoidal":
             return sinusoids(self.count, self.features)
         return interleaved_sinusoids(np.arange(self.count), self.features)
+
+    def read(self, name: str, reader: WeightReader) -> FloatArray | None:
+        return reader.array(f"{name}.weight") if self.type == "learned" else self.table
 
 
 @dataclass(repr=False, eq=False)

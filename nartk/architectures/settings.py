@@ -182,6 +182,11 @@ class Config:
         return self.head_features if self.head_features else self.side_features(side) // heads
 
     @property
+    def source_features(self) -> int:
+        """Features of what cross-attention reads."""
+        return self.d_model
+
+    @property
     def target_positions(self) -> int:
         """Positions of the decoder."""
         return self.max_target_len
@@ -205,7 +210,7 @@ class Config:
         """Attention of the side, as of `norm_part`, to itself or to what an encoder gives."""
         heads, features = getattr(self, f"{side}_heads"), self.attention_features(side)
         scale = features**-0.5 if self.scale_attention else 1.0
-        d, source = self.side_features(side), self.d_model if over_source else 0
+        d, source = self.side_features(side), self.source_features if over_source else 0
         return attention(d, heads, features, scale=scale, bias=self.bias, source=source)
 
     def layer_part(self, side: str) -> Group:
@@ -228,7 +233,7 @@ class Config:
         d = self.side_features(side)
         if words is not None:
             parts["words"] = Words(words, d)
-        if positions in POSITIONS[:2]:
+        if positions in (*POSITIONS[:2], "interleaved"):
             parts["positions"] = Positions(positions, count, d)
         if self.norm_embedding:
             parts["norm"] = self.norm_part(side)

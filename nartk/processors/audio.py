@@ -3,10 +3,10 @@
 Settings in ``config.json``, all with defaults: those of `nartk.data.audio.features.FeatureSettings`;
 ``cmvn``, how features are normalised (``none``, ``utterance``, or ``global``, by the means and variances in
 the file that ``statistics`` names); ``strict``, whether sound of another rate or of several channels is
-refused, instead of converted; ``shortest``, the fewest frames that the model reads; and ``padding``, how many
-frames of zeros, the mean of what trained, are put at either end of a source. A convolution that only reads
-whole windows sees a frame at the end less often than the others: a word cut tight loses its first and last
-sound without padding.
+refused, instead of converted; ``shortest``, the fewest frames that the model reads; ``padding``, how many
+frames of zeros, the mean of what trained, are put at either end of a source; and ``fill``, the seconds that
+every source has, silence behind its sound. A convolution that only reads whole windows sees a frame at the
+end less often than the others: a word cut tight loses its first and last sound without padding.
 
 A line is the path of a sound file, or of stored features, ``FILE.npz#NAME``; or sound in memory is in its
 place.
@@ -17,8 +17,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
-from typing import IO, TYPE_CHECKING
+from dataclasses import fields, replace
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from nartk.errors import (
 )
 from nartk.files import STDIN, Folder, JsonObject, shown
 from nartk.processors import InputProcessor, named_file, register_processor
+from nartk.processors.frames import OverlappingFrames
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 NONE, UTTERANCE, GLOBAL = CMVN = ("none", "utterance", "global")
 SHORTEST = 7  # frames, of which subsampling by 4 leaves one
 MOST_PADDING = 100  # frames
+MOST_FILL = (1, 600)  # least and most seconds of a source that is filled up
 
 
 class AudioInput:
@@ -57,6 +60,7 @@ class AudioInput:
         strict: True to refuse sound of another rate, of several channels or without its end.
         shortest: Fewest frames of a source.
         padding: Frames of zeros at either end of a source, after normalisation.
+        fill: Seconds that a source is filled up to with silence, and the most that it has; 0: it has any.
 
     Attributes:
         tell: Receives a line on each conversion that files need, at the first of them; may be set.
@@ -78,6 +82,7 @@ class AudioInput:
         strict: bool = False,
         shortest: int = SHORTEST,
         padding: int = 0,
+        fill: float = 0.0,
     ) -> None:
         if cmvn not in CMVN:
             raise UsageError(f"`cmvn` is {cmvn!r}", fix=f"choose from {', '.join(CMVN)}")
@@ -94,8 +99,14 @@ class AudioInput:
                 f"`padding` is {padding}, but zero is not the mean of features without normalisation",
                 fix="give 0, or normalise by utterance or by statistics",
             )
+        if type(fill) not in (int, float) or not (fill == 0 or MOST_FILL[0] <= fill <= MOST_FILL[1]):
+            raise UsageError(
+                f"`fill` is {fill!r}", fix=f"give 0, or {MOST_FILL[0]} to {MOST_FILL[1]} seconds"
+            )
+        if fill and (padding or not settings.is_local):
+            raise UsageError(f"`fill` is {fill} with padding, or features {settings.features}", fix="give 0")
         self.settings, self.cmvn, self.statistics = settings, cmvn, statistics
-        self.strict, self.shortest, self.padding = strict, shortest, padding
+        self.strict, self.shortest, self.padding, self.fill = strict, shortest, padding, float(fill)
         self.tell: Callable[[str], None] = warnings.warn
         self.stdin: Piped | None = None
         self.seconds = 0.0
@@ -140,7 +151,66 @@ class AudioInput:
         self.seconds += len(samples) / self.settings.sample_rate
         if not len(samples):
             raise InputFileError(f"{name!r} holds no sound", fix="give another file")
-        return self._source(compute(samples, self.settings), name)
+        if not self.fill:
+            return self._source(compute(samples, self.settings), name)
+        if len(samples) > self.filled:
+            raise self._too_long(f"more than {self.fill:g} s of sound")
+        found = self._source(compute(np.pad(samples, (0, self.filled - len(samples))), self.settings), name)
+        return replace(found, sound=self.settings.frames(len(samples)))
+
+    @property
+    def filled(self) -> int:
+        """Samples that every source is filled up to; 0: none is."""
+        return int(self.fill * self.settings.sample_rate)
+
+    def read_buffers(self, line: str | Recording, *, before: int, step: int) -> FeatureSource:
+        """The source of sound of any length, of a model whose sources are filled up.
+
+        Sound that is longer than that is read in buffers (`nartk.processors.frames.OverlappingFrames`).
+
+        Args:
+            before: Frames of a buffer before its own part of the sound, and as many behind it.
+            step: Frames from one buffer to the next.
+        """
+        name, blocks = shown(str(line)), iter(self._blocks(line))
+        begin, count = [np.zeros(0, np.float32)], 0
+        for block in blocks:
+            begin.append(block)
+            count += len(block)
+            if count > self.filled:
+                break
+        if count <= self.filled:
+            return self.of_samples(np.concatenate(begin), name=name)
+        counted = [0]  # samples
+
+        def counting() -> Iterator[FloatArray]:
+            for each in chain(begin, blocks):
+                counted[0] += len(each)
+                yield each
+
+        frames: Any = OverlappingFrames(
+            self._filled_buffers(counting(), before, step, name), self.settings.bins, before=before, step=step
+        )
+        self.seconds += counted[0] / self.settings.sample_rate
+        frames.count = self.settings.frames(counted[0])
+        return FeatureSource(frames, self.settings.shift_ms)
+
+    def _filled_buffers(
+        self, blocks: Iterable[FloatArray], before: int, step: int, name: str
+    ) -> Iterator[FloatArray]:
+        """The features [T,F] of each buffer of sound in blocks [n], with silence at both ends of it."""
+        from nartk.data.audio.features import compute
+
+        shift = self.settings.shift_samples
+        silence = np.zeros(before * shift, np.float32)
+        held = np.zeros(0, np.float32)
+        for block in chain([silence], blocks, [silence]):
+            held = np.concatenate([held, block])
+            while len(held) >= self.filled:
+                yield self._normalized(compute(held[: self.filled], self.settings), name)
+                held = held[step * shift :]
+        last = np.pad(held, (0, self.filled - len(held)))
+        yield self._normalized(compute(last, self.settings), name)
 
     def levels(self, frames: FloatArray) -> FloatArray | None:
         """The power [T] of frames [T,F] that were read, dB; None where features do not tell it.
@@ -149,12 +219,14 @@ class AudioInput:
         """
         if self.settings.is_stored or self.cmvn == UTTERANCE:
             return None
-        from nartk.data.audio.features import levels
+        from nartk.data.audio.features import levels, silence
         from nartk.data.audio.normalization import restore
 
         found = levels(frames if self.statistics is None else restore(frames, self.statistics), self.settings)
         if self.padding:
             found[~frames.any(1)] = np.nan
+        if self.fill:
+            found[found <= silence(self.settings) + 0.1] = np.nan
         return found
 
     def beside(self, line: str | Recording) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -203,7 +275,8 @@ class AudioInput:
 
     def require_equal(self, other: InputProcessor, mine: str, theirs: str) -> None:
         same = isinstance(other, AudioInput) and (
-            (self.settings, self.cmvn, self.padding) == (other.settings, other.cmvn, other.padding)
+            (self.settings, self.cmvn, self.padding, self.fill)
+            == (other.settings, other.cmvn, other.padding, other.fill)
             and (self.statistics is None or self.statistics.equals(other.statistics))
         )
         if not same:
@@ -215,6 +288,8 @@ class AudioInput:
     def _samples(self, line: str | Recording, longest: int, truncate: bool) -> FloatArray:
         """The samples of a file, of which no more are read than the model's longest source has."""
         most, count, blocks = self.settings.most_samples(longest), 0, [np.zeros(0, np.float32)]
+        if self.fill:
+            most = min(most, self.filled)
         for block in self._blocks(line):
             blocks.append(block)
             count += len(block)
@@ -228,7 +303,8 @@ class AudioInput:
     @property
     def _longer(self) -> str:
         """The remedy for sound that is longer than the model reads."""
-        return f"use {named('long_form', 30, python='Model.buffers')} with a strategy that reads frames"
+        seconds = f"{self.fill:g}" if self.fill else "30"
+        return f"use {named('long_form', seconds, python='Model.buffers')} with a strategy that reads frames"
 
     def _too_long(self, message: str) -> InputTooLongError:
         return InputTooLongError(

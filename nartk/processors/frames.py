@@ -5,7 +5,7 @@ Symbols: T frames, F features of a frame.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from tempfile import TemporaryFile
 
 import numpy as np
@@ -52,3 +52,51 @@ class FrameFile:
 
     def __del__(self) -> None:
         self._file.close()
+
+
+class OverlappingFrames:
+    """Frames of a recording in buffers that overlap, each with its own features, in a file.
+
+    A slice reads the recording's frames, each of the buffer whose part it is, as of an array [T,F]; its times
+    are the recording's. `buffer` reads a buffer as a model does, silence before and behind the recording too.
+
+    Args:
+        buffers: Features of each buffer, [size,F] all.
+        width: F.
+        before: Frames of a buffer before its own part.
+        step: Frames of that part, and from one buffer to the next.
+
+    Attributes:
+        count: T, frames of the recording; to be set once the buffers were read.
+        buffers: Number of buffers.
+    """
+
+    def __init__(self, buffers: Iterable[FloatArray], width: int, *, before: int, step: int) -> None:
+        self._before, self._step, self._size = before, step, 0
+        self.count = self.buffers = 0
+        self._file = FrameFile(self._counted(buffers), width)
+
+    def _counted(self, buffers: Iterable[FloatArray]) -> Iterator[FloatArray]:
+        for frames in buffers:
+            self._size = len(frames)
+            self.buffers += 1
+            yield frames
+
+    def buffer(self, number: int) -> FloatArray:
+        """The frames [size,F] of a buffer."""
+        return self._file[number * self._size : (number + 1) * self._size]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, part: slice) -> FloatArray:
+        begin, end, step = part.indices(self.count)
+        found = [self._file[0:0]]
+        while begin < end:
+            number = min(begin // self._step, self.buffers - 1)
+            left = self._step - (begin - number * self._step) if number + 1 < self.buffers else end - begin
+            first = number * self._size + self._before + begin - number * self._step
+            size = min(left, end - begin)
+            found.append(self._file[first : first + size])
+            begin += size
+        return np.concatenate(found)[::step]

@@ -1,11 +1,13 @@
 """Sound with words beside it: in front of the frames, such as a language and a task, and a prompt.
 
 A line is the path of a sound, or that, a tab and the words in front; behind another tab may follow the
-prompt, text that came before: ``talk.wav``, ``talk.wav<TAB><de> <asr>``, ``talk.wav<TAB><de> <asr><TAB>Ja.``
+prompt, text that came before: ``talk.wav``, ``talk.wav<TAB><de> <asr>``, ``talk.wav<TAB><de>
+<asr><TAB>Ja.``
 
 Settings in ``config.json`` beside those of ``audio``: ``front``, the words in front of a line that names
-none, such as ``<nolang> <asr>``; and those of ``text``, which spell these words and prompts (``dictionary``,
-``words`` and, if there is one, ``sentencepiece``).
+none, such as ``<nolang> <asr>``; and those of ``text``, which spell these words and prompts
+(``dictionary``, ``words`` and, if there is one, ``sentencepiece``), or of `nartk.processors.vocabulary`,
+with ``vocabulary`` in place of ``dictionary``.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ from nartk.processors import InputProcessor, OutputProcessor, register_processor
 from nartk.processors.audio import AudioInput
 from nartk.processors.audio import load_input as load_audio
 from nartk.processors.text import load_output
+from nartk.processors.vocabulary import load_output as load_listed
 from nartk.protocols.passes import FeatureSource, FloatArray
 from nartk.protocols.sources import Recording
 from nartk.vocab import SpecialIds
 
-_TEXT = ("dictionary", "words", "sentencepiece")
+_TEXT = ("dictionary", "words", "sentencepiece", "vocabulary", "split")
 
 
 class PromptedAudio(AudioInput):
@@ -52,6 +55,11 @@ class PromptedAudio(AudioInput):
         _, *beside = line.split("\t", 2)
         words = self._ids(beside[0], self.output) if beside and beside[0].strip() else self.front
         return words, tuple(self.output.encode(beside[1])) if len(beside) > 1 else ()
+
+    def read_buffers(self, line: str | Recording, *, before: int, step: int) -> FeatureSource:
+        words, prompt = self.beside(line)
+        source = super().read_buffers(_sound(line), before=before, step=step)
+        return replace(source, words=words, prompt=prompt)
 
     def stream(self, line: str | Recording) -> Iterator[FloatArray]:
         return super().stream(_sound(line))
@@ -85,7 +93,7 @@ def _sound(line: str | Recording) -> str | Recording:
 def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> AudioInput:
     text = {name: settings[name] for name in _TEXT if name in settings}
     own = {name: value for name, value in settings.items() if name not in (*_TEXT, "front")}
-    output = load_output(folder, text, specials)
+    output: OutputProcessor = (load_listed if "vocabulary" in text else load_output)(folder, text, specials)
     front = settings.get("front", "")
     if not isinstance(front, str):
         raise CheckpointError(f"'front' is {front!r}, not words", where=str(folder))

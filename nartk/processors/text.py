@@ -58,14 +58,17 @@ class WhitespaceTokenizer(TextOutput):
 class SentencePieceTokenizer(TextOutput):
     """Subword pieces of a sentencepiece model, numbered by a dictionary. Implements `OutputProcessor`.
 
+    Args:
+        hides_symbols: True to leave words in angle brackets, as a language's, out of decoded text.
+
     Raises:
         CheckpointError: The file is not a sentencepiece model.
     """
 
-    def __init__(self, model: Path, vocab: Vocab) -> None:
+    def __init__(self, model: Path, vocab: Vocab, *, hides_symbols: bool = False) -> None:
         import sentencepiece
 
-        self.model, self.vocab = model, vocab
+        self.model, self.vocab, self.hides_symbols = model, vocab, hides_symbols
         try:
             self.pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
         except (RuntimeError, OSError) as error:
@@ -77,6 +80,9 @@ class SentencePieceTokenizer(TextOutput):
     def decode(self, ids: Sequence[int]) -> str:
         # sentencepiece joins bytes to characters, denormalises, and knows which spaces it has added at the
         # ends. Words of the dictionary that are none of its pieces it leaves as they are, with their mark.
+        if self.hides_symbols:
+            words = self.vocab.to_words(ids)
+            ids = [id for id, word in zip(ids, words, strict=True) if not is_symbol(word)]
         text: str = self.pieces.decode(spell(ids, self.vocab))
         return text.removeprefix("▁").replace("▁", " ")
 
@@ -221,6 +227,11 @@ def load_vocab(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Vo
     if wanted != len(vocab):
         raise CheckpointError(f"the model has {wanted} words, its dictionary {len(vocab)}", where=str(folder))
     return vocab
+
+
+def is_symbol(word: str) -> bool:
+    """Tells whether a word is in angle brackets, as symbols of languages and tasks are."""
+    return word.startswith("<") and word.endswith(">")
 
 
 def unknown_words(tokenizer: OutputProcessor, text: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Text by a vocabulary that lists its words: characters, matches of patterns, or words between spaces.
 
 Settings in ``config.json``: ``vocabulary`` names a JSON file that lists all words by id, special ones
-included. ``split`` is ``spaces``, or a list of patterns (regular expressions): a token is the first match of
-one of them, by their order, or else a character. With ``sentencepiece``, which names a file, tokens are its
-pieces instead. Of the input also ``before`` and ``after``, ids around a source, and ``fill``: sources of
-fewer tokens are filled up with the padding symbol, which the model reads as it reads any word.
+included. ``split`` is ``spaces``, or a list of patterns (regular expressions): a token is the first match
+of one of them, by their order, or else a character. With ``sentencepiece``, which names a file, tokens are
+its pieces instead; with ``hides_symbols`` text has no words in angle brackets. Of the input also ``before``
+and ``after``, ids around a source, and ``fill``: sources of fewer tokens are filled up with the padding
+symbol, which the model reads as it reads any word.
 
 Patterns come from strangers: one has at most one part that repeats, so that matching takes linear time.
 """
@@ -138,7 +139,11 @@ def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> P
         raise CheckpointError(f"{len(words)} words, with special ids {specials}", where=str(folder))
     vocab = Vocab((*words,), *astuple(specials))
     if "sentencepiece" in settings:
-        return SentencePieceTokenizer(named_file(folder, settings, "sentencepiece"), vocab)
+        hides = settings.get("hides_symbols", False)
+        if type(hides) is not bool:
+            raise CheckpointError(f"'hides_symbols' is {hides!r}, not true or false", where=str(folder))
+        path = named_file(folder, settings, "sentencepiece")
+        return SentencePieceTokenizer(path, vocab, hides_symbols=hides)
     split = settings.get("split")
     if split == SPACES:
         return WhitespaceTokenizer(vocab)

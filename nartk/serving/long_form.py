@@ -7,7 +7,8 @@ where the context is as wide as what a position sees.
 
 The chunks and contexts are those of OWSM-CTC (Peng et al. 2024, https://arxiv.org/abs/2402.12654, section
 3.4). It differs from ESPnet's program in this: nothing is padded with silence, the sound behind the last
-whole chunk is read to its end, and a recording that fits one buffer is read as a whole.
+whole chunk is read to its end, and a recording that fits one buffer is read as a whole. A model whose sources
+all have one length reads ESPnet's own buffers (`nartk.serving.buffers.FixedBuffers`).
 
 Symbols: B sources, S positions of the encoder, N frames of all sources (positions, or fires), n scored ones.
 """
@@ -36,6 +37,7 @@ from nartk.protocols.sources import Recording
 from nartk.protocols.timestamps import position_spans
 from nartk.registry import protocols
 from nartk.serving.activity import Levels, is_speech
+from nartk.serving.buffers import Buffers, FixedBuffers
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
@@ -45,91 +47,6 @@ if TYPE_CHECKING:
 _TOGETHER = 8  # buffers that are encoded at a time
 _Ints = npt.NDArray[np.int64]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """Sizes of the buffers that recordings are cut into.
-
-    Attributes:
-        chunk: Positions of a buffer that are kept, at least 1.
-        left, right: Positions of the context before and behind them.
-        subsampling: Frames of the source that a position has.
-        whole: Most positions of a recording that is read as a whole.
-    """
-
-    chunk: int
-    left: int
-    right: int
-    subsampling: int
-    whole: int = 0
-
-    @classmethod
-    def of_time(
-        cls,
-        *,
-        chunk_ms: float,
-        left_ms: float,
-        look_ahead_ms: float,
-        shift_ms: float,
-        subsampling: int,
-        is_whole: bool = True,
-    ) -> Buffers:
-        """Buffers of chunks and contexts in ms, which the model's positions divide.
-
-        Args:
-            shift_ms: Time from one frame of the source to the next.
-            is_whole: True if a recording that fits one buffer is read as a whole.
-
-        Raises:
-            UsageError: One of them is no whole number of positions, or there is no chunk.
-        """
-        position = shift_ms * subsampling
-        counts = {}
-        for name, value in (("chunk_ms", chunk_ms), ("left_ms", left_ms), ("look_ahead_ms", look_ahead_ms)):
-            if not math.isfinite(value):
-                raise UsageError(f"{named(name)} is {value:g}", fix=f"give a number, such as {position:g}")
-            counts[name] = round(value / position)
-            least = int(name == "chunk_ms")
-            if abs(counts[name] * position - value) > 1e-6 or counts[name] < least:
-                near = max(least, counts[name]) * position
-                raise UsageError(
-                    f"{named(name)} is {value:g}, but the model's positions are {position:g} ms",
-                    fix=f"give {near:g}",
-                )
-        chunk, left, right = counts.values()
-        return cls(chunk, left, right, subsampling, chunk + left + right if is_whole else 0)
-
-    def require_fit(self, scorer: Any) -> None:
-        """Raises UsageError where a buffer is longer than what a model reads at once."""
-        size = (self.chunk + self.left + self.right + 1) * self.subsampling - 1
-        if size > scorer.limits.source:
-            raise UsageError(
-                f"a buffer of {size} frames, the model reads {scorer.limits.source} at once",
-                fix="give shorter chunks or contexts",
-            )
-
-    def positions(self, frames: int) -> int:
-        """Positions of a source of so many frames: convolutions without padding leave the rest out."""
-        return max(0, frames - self.subsampling + 1) // self.subsampling
-
-    def frames_of(self, window: Window) -> slice:
-        """The frames of a source that give a window's positions."""
-        return slice(window.begin * self.subsampling, (window.end + 1) * self.subsampling - 1)
-
-    def window(self, number: int, count: int) -> Window:
-        """The buffer of that number of a recording of so many positions."""
-        first = number * self.chunk
-        last = min(first + self.chunk, count)
-        return Window(max(0, first - self.left), min(last + self.right, count), first, last)
-
-    def windows(self, count: int) -> Iterator[Window]:
-        """The buffers of a recording of so many positions, whose chunks are all of it."""
-        if 0 < count <= self.whole:
-            yield Window(0, count, 0, count)
-            return
-        for number in range(-(-count // self.chunk)):
-            yield self.window(number, count)
 
 
 def require_positions(model: Model) -> None:
@@ -157,7 +74,7 @@ def positions_of(scorer: FrameScorer, memory: IntArray, windows: Sequence[Window
                 fix="use a model whose subsampling convolutions have no padding",
             )
         # Words in front of the frames have positions too, which the first buffer keeps.
-        words = np.full(count - size, 0 if window.first == 0 else -1)
+        words = np.full(count - size, 0 if window.first == 0 else min(-1, window.first - 1))
         found.append(np.concatenate([words, np.arange(window.begin, window.end)]))
     return found
 
@@ -185,6 +102,13 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
     if not math.isfinite(seconds):
         raise UsageError(f"{named('long_form')} is {seconds:g}", fix="give seconds, such as 30")
     subsampling, shift = model.config.subsampling, model.sound.settings.shift_ms
+    if fill := model.sound.fill:
+        if seconds != fill:
+            raise UsageError(
+                f"{named('long_form')} is {seconds:g}, of a model that reads {fill:g} s at a time",
+                fix=f"give {fill:g}",
+            )
+        return FixedBuffers.of_length(model.sound.settings.frames(model.sound.filled), subsampling)
     longest = model.config.max_source_len // subsampling - 1
     size = min(round(1000 * seconds / (shift * subsampling)), longest)
     if size < 8:
@@ -215,17 +139,20 @@ def in_buffers(
     return BufferedFrames(scorer, buffers, levels=levels)
 
 
-def read_long(reader: AudioInput, line: str | Recording) -> FeatureSource:
+def read_long(reader: AudioInput, line: str | Recording, buffers: Buffers | None = None) -> FeatureSource:
     """The source of a recording of any length, with its features in a file (`nartk.processors.frames`).
 
     So memory does not grow with the recording. Features that need the whole sound are read at once.
 
     Args:
         reader: The model's input processor.
+        buffers: Buffers that it is cut into; None: they are of any length.
 
     Raises:
         NartkError: Same as in `InputProcessor.read`.
     """
+    if isinstance(buffers, FixedBuffers):
+        return reader.read_buffers(line, **buffers.spacing)
     settings = reader.settings
     if not settings.is_local or reader.cmvn == "utterance":
         return reader.read(line, longest=sys.maxsize)
@@ -299,11 +226,11 @@ class BufferedFrames:
                 f"source {number} is text of {len(source)} tokens, the model reads features",
                 fix="give it features",
             )
-        windows = tuple(self.buffers.windows(self.buffers.positions(len(source))))
+        windows = self.buffers.cut(source)
         if not windows:  # too short for the model, which says so
             self.scorer.free(self.scorer.encode([replace(source, frames=source.frames[:])]))
         heard = [
-            self._levels is None or is_speech(self._levels(source.frames[self.buffers.frames_of(window)]))
+            self._levels is None or is_speech(self._levels(self.buffers.part(source, window).frames))
             for window in windows
         ]
         if self.blank is not None:
@@ -370,11 +297,12 @@ class BufferedFrames:
         ]
 
     def _encoded(self, recording: _Recording, windows: Sequence[Window]) -> IntArray:
-        source, is_whole = recording.source, len(recording.windows) == 1
-        parts = [slice(None) if is_whole else self.buffers.frames_of(each) for each in windows]
-        memory: IntArray = self.scorer.encode(
-            [replace(source, frames=np.ascontiguousarray(source.frames[part])) for part in parts]
-        )
+        source = recording.source
+        if len(recording.windows) == 1:
+            parts = [replace(source, frames=np.ascontiguousarray(source.frames[:]))]
+        else:
+            parts = [self.buffers.part(source, each) for each in windows]
+        memory: IntArray = self.scorer.encode(parts)
         return memory
 
     def _readings(

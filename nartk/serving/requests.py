@@ -57,7 +57,7 @@ def made_request(
     else:
         from nartk.serving.long_form import read_long
 
-        source = read_long(reader, line)
+        source = read_long(reader, line, model.buffers)
     if model.buffers is None:
         longest = min(strategy.limit(len(source)), model.max_target_len)
     else:

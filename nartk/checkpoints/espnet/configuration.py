@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nartk.checkpoints.espnet import owsm
 from nartk.checkpoints.espnet.sections import (
     CONFORMER,
     DECODER,
@@ -31,6 +32,17 @@ _ENCODERS: dict[str, tuple[Section, str, str, bool]] = {
     "conformer": (CONFORMER, "selfattention_layer_type", "conformer", True),
     "e_branchformer": (E_BRANCHFORMER, "attention_layer_type", "e-branchformer", False),
 }
+_CTC_ENCODERS = {owsm.ENCODER: (owsm.CTC_ENCODER, *_ENCODERS["e_branchformer"][1:])}
+_RECOGNIZERS: dict[str, tuple[object, ...]] = {
+    "model": ("espnet", None),
+    "preencoder": (None,),
+    "postencoder": (None,),
+    "encoder": tuple(_ENCODERS),
+    "decoder": ("transformer", None),
+    "frontend": ("default", None),
+    "normalize": ("global_mvn", "utterance_mvn", None),
+    "token_type": ("bpe", "char", "word"),
+}
 _POSITIONS = {("rel_pos", "rel_selfattn"): "transformer-xl", ("abs_pos", "selfattn"): "sinusoidal"}
 # What model_conf says of decoding; all else there is of training.
 _SYMBOLS = {"sym_space": _SPACE, "sym_blank": _BLANK, "sym_sos": _END, "sym_eos": _END}
@@ -40,27 +52,23 @@ def require_known(values: JsonObject, where: str) -> None:
     """Raises UnsupportedCheckpointError unless a configuration is of a model that is read."""
     if "token_list" not in values or "encoder" not in values:
         raise UnsupportedCheckpointError("no configuration of ESPnet's speech recognition", where=where)
-    wanted: dict[str, tuple[object, ...]] = {
-        "model": ("espnet", None),
-        "preencoder": (None,),
-        "postencoder": (None,),
-        "encoder": tuple(_ENCODERS),
-        "decoder": ("transformer", None),
-        "frontend": ("default", None),
-        "normalize": ("global_mvn", "utterance_mvn", None),
-        "token_type": ("bpe", "char", "word"),
-    }
-    for name, known in wanted.items():
+    reads_prompts = is_owsm(values)
+    for name, known in (owsm.KNOWN if reads_prompts else _RECOGNIZERS).items():
         if values.get(name) not in [*known]:  # a list: the value may be of any type
             raise refused(name, values.get(name), where, [*known])
     model = part(values, "model_conf", where)
-    for name, symbol in _SYMBOLS.items():
+    for name, symbol in (owsm.SYMBOLS if reads_prompts else _SYMBOLS).items():
         if model.get(name, symbol) != symbol:
             raise refused(f"model_conf.{name}", model[name], where, [symbol])
-    if ctc_weight(values, where) == 0:
+    if not reads_prompts and ctc_weight(values, where) == 0:
         raise UnsupportedCheckpointError(
             "model_conf.ctc_weight is 0, of a model without CTC", fix="nartk's has a CTC head", where=where
         )
+
+
+def is_owsm(values: JsonObject) -> bool:
+    """Tells whether a configuration is of OWSM-CTC, which reads words beside sound."""
+    return values.get("model") == owsm.MODEL
 
 
 def ctc_weight(values: JsonObject, where: str) -> float:
@@ -73,24 +81,33 @@ def ctc_weight(values: JsonObject, where: str) -> float:
 
 def network_of(values: JsonObject, features: int, where: str) -> tuple[str, JsonObject]:
     """The architecture and its settings, but for words, of a model that reads frames of so many features."""
-    section, attention, block, normed = _ENCODERS[values["encoder"]]
+    reads_prompts = is_owsm(values)
+    section, attention, block, normed = (_CTC_ENCODERS if reads_prompts else _ENCODERS)[values["encoder"]]
     given = part(values, "encoder_conf", where)
     settings: JsonObject = {
         **section.read(given, where),
         "encoder_block": block,
         "encoder_positions": _positions(given, attention, where),
-        "subsampling": _SUBSAMPLINGS[given.get("input_layer", "conv2d")],
+        "subsampling": _SUBSAMPLINGS[given.get("input_layer", section.only["input_layer"][0])],
         "input_features": features,
         "norm_eps": _NORM_EPS,
         "batch_norm_eps": _BATCH_NORM_EPS,
         **_intermediate(given, normed, where),
     }
+    if reads_prompts:
+        settings |= owsm.prompt_of(values, settings["encoder_layers"], where)
+        learn = owsm.transcript_layers(values, where)
+        return "owsm_ctc", {**settings, "transcript_ctc": min(learn, _count(settings["intermediate_ctc"]))}
     if ctc_weight(values, where) == 1 or values.get("decoder") is None:
         return "owsm_ctc", settings
     settings |= DECODER.read(part(values, "decoder_conf", where), where)
     # ESPnet computes sines and cosines side by side, of positions from 0.
     settings |= {"decoder_positions": "learned", "share_embeddings": "none", "output_bias": True}
     return "conformer", settings
+
+
+def _count(layers: str) -> int:
+    return len(layers.split(",")) if layers else 0
 
 
 def _positions(given: JsonObject, attention: str, where: str) -> str:
@@ -174,18 +191,20 @@ def tokens_of(values: JsonObject, where: str) -> list[str]:
         raise UnsupportedCheckpointError(
             f"the first word of token_list is {shortened(found[0])}", fix=f"nartk knows {_BLANK}", where=where
         )
-    for word in (_UNK, _END):
+    for word in owsm.NEEDED if is_owsm(values) else (_UNK, _END):
         if found.count(word) != 1:
             raise UnsupportedCheckpointError(f"token_list has {found.count(word)} of {word!r}", where=where)
     return found
 
 
-def words_of(tokens: Sequence[str], token_type: str) -> tuple[list[str], list[int]]:
+def words_of(tokens: Sequence[str], values: JsonObject) -> tuple[list[str], list[int]]:
     """The words by nartk's ids, and the id in ESPnet's list of each; `PAD` of the one that is not there.
 
     Special symbols are where those of a non-autoregressive model are: blank, padding, end, unknown.
     """
-    ends = tokens.index(_END), tokens.index(_UNK)
+    token_type = values["token_type"]
+    end, unknown = owsm.ENDS if is_owsm(values) else (_END, _UNK)
+    ends = tokens.index(end), tokens.index(unknown)
     order = [0, PAD, *ends, *(i for i in range(1, len(tokens)) if i not in ends)]
     spelled: Mapping[str, str] = {_SPACE: " "} if token_type == "char" else {}
     words = ["<pad>" if i == PAD else spelled.get(tokens[i], tokens[i]) for i in order]

@@ -2,18 +2,21 @@
 
 A model is a file of weights, such as ``valid.acc.ave.pth``, beside the ``config.yaml`` that training wrote,
 or what ESPnet packs, whose ``meta.yaml`` names both. Encoders are Conformer and E-Branchformer, with a CTC
-head, and a Transformer decoder or none. The means and deviations of ``global_mvn`` are those of the file of
-weights, where ESPnet reads them too, not those of ``feats_stats.npz``.
+head, and a Transformer decoder or none; and OWSM-CTC's (`nartk.checkpoints.espnet.owsm`), whose sources are
+filled up with silence and have a language, a task and a prompt beside them. The means and deviations of
+``global_mvn`` are those of the file of weights, where ESPnet reads them too, not those of
+``feats_stats.npz``.
 
-It differs from ESPnet's program in this: words have nartk's ids, with a padding symbol that ESPnet lacks and
-which is never output; CTC does not emit ``<sos/eos>``; and sources and outputs have a longest length.
+It differs from ESPnet's program in this: words have nartk's ids, with a padding symbol that ESPnet lacks
+and which is never output; CTC does not emit ``<sos/eos>``, nor OWSM-CTC's ``<eos>``; and sources and
+outputs have a longest length.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -24,8 +27,10 @@ import numpy as np
 from nartk.architectures import architecture
 from nartk.architectures.encoders import SpeechEncoder
 from nartk.checkpoints.checkpoint import Checkpoint, assemble
+from nartk.checkpoints.espnet import owsm
 from nartk.checkpoints.espnet.configuration import (
     features_of,
+    is_owsm,
     network_of,
     require_known,
     tokens_of,
@@ -56,7 +61,7 @@ _STATISTICS = "statistics.json"
 _AVERAGES = ("valid.acc.ave.pth", "valid.acc.ave_*best.pth", "valid.*.ave*.pth", "*.ave*.pth", "*.pth")
 _MOST_PIECES = 50_000_000  # bytes of a model of sentencepiece
 _UPWARDS = 4  # folders in which the files that a configuration names are looked for
-_TASK = "asr"
+_TASKS = ("asr", "s2t")
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,10 @@ def _located(path: Path) -> Located:
     if not (path / ESPNET_CONFIG).is_file():
         packed = read_yaml(path / ESPNET_PACKED)
         where = str(path / ESPNET_PACKED)
-        config = _named(path, part(packed, "yaml_files", where), f"{_TASK}_train_config", where)
-        weights = _named(path, part(packed, "files", where), f"{_TASK}_model_file", where)
+        files = part(packed, "files", where)
+        task = next((each for each in _TASKS if f"{each}_model_file" in files), _TASKS[0])
+        config = _named(path, part(packed, "yaml_files", where), f"{task}_train_config", where)
+        weights = _named(path, files, f"{task}_model_file", where)
         return Located(weights, config, (weights.parent, path))
     for pattern in _AVERAGES:
         found = sorted({each.resolve(): each for each in sorted(path.glob(pattern))}.values())
@@ -150,9 +157,9 @@ def _assembled(
     files: Located, values: JsonObject, stored: Files, pieces: Path | None, folder: Path
 ) -> Checkpoint:
     where = str(files.config)
-    words, order = words_of(tokens_of(values, where), values["token_type"])
+    words, order = words_of(tokens_of(values, where), values)
     sound = features_of(values, where)
-    name, config = _configured(values, sound, len(words), where)
+    name, config, fill = _configured(values, sound, words, where)
     tensors = EspnetTensors(config, stored, order)
     (folder / FILE).write_text(json.dumps(words, ensure_ascii=False), "utf-8")
     copied = {FILE: folder / FILE}
@@ -170,6 +177,9 @@ def _assembled(
     else:
         output["split"] = SPACES if values["token_type"] == "word" else []
     input: JsonObject = {"name": "audio", **sound, "shortest": config.least_frames}
+    if is_owsm(values):
+        input |= {**output, "name": "prompted_audio", "front": owsm.FRONT, "fill": fill}
+        output["hides_symbols"] = True
     input["cmvn"] = _normalization(values, stored, sound["bins"], folder, where)
     if input["cmvn"] == GLOBAL:
         input["statistics"], copied[_STATISTICS] = _STATISTICS, folder / _STATISTICS
@@ -187,16 +197,31 @@ def _assembled(
     return replace(made, folder=files.weights)  # for messages, and the card
 
 
-def _configured(values: JsonObject, sound: JsonObject, words: int, where: str) -> tuple[str, SpeechEncoder]:
-    """The architecture and its configuration, whose features and sizes are within bounds."""
+def _configured(
+    values: JsonObject, sound: JsonObject, words: Sequence[str], where: str
+) -> tuple[str, SpeechEncoder, float]:
+    """The architecture, its configuration, whose sizes are within bounds, and the seconds of a source."""
+    fill = 0.0
     try:
-        FeatureSettings(**sound)
+        features = FeatureSettings(**sound)
         name, settings = network_of(values, sound["bins"], where)
-        config = architecture(name).config.from_dict({**settings, "tgt_vocab": words})
+        if is_owsm(values):
+            if settings.get("prompt_layers"):
+                settings["absent_prompt"] = words.index(owsm.ABSENT)
+            if not features.is_stored:
+                fill = owsm.seconds_of(values, where)
+                settings["max_source_len"] = _longest(features, fill, settings["subsampling"])
+        config = architecture(name).config.from_dict({**settings, "tgt_vocab": len(words)})
     except UsageError as error:
         raise CheckpointError(error.message, fix=error.fix, where=where) from error
     assert isinstance(config, SpeechEncoder)
-    return name, config
+    return name, config, fill
+
+
+def _longest(features: FeatureSettings, seconds: float, subsampling: int) -> int:
+    """Frames of sound of so many seconds, or of as many whole positions, whichever is more."""
+    frames = features.frames(int(seconds * features.sample_rate))
+    return max(frames, ((frames - 1) // subsampling + 1) * subsampling - 1)
 
 
 def _pieces(files: Located, named_file: object) -> Path:

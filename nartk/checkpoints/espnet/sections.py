@@ -126,7 +126,7 @@ def sample_rate(value: object, where: str) -> int:
     raise CheckpointError(f"frontend_conf.fs is {shortened(value)}, no rate such as 16k", where=where)
 
 
-_TRAINS = frozenset(
+TRAINS = frozenset(
     (
         *("dropout_rate", "positional_dropout_rate", "attention_dropout_rate"),
         *("self_attention_dropout_rate", "src_attention_dropout_rate"),
@@ -162,7 +162,7 @@ CONFORMER = Section(
         "use_cnn_module": (True,),
         "ctc_trim": (False,),
     },
-    _TRAINS,
+    TRAINS,
 )
 E_BRANCHFORMER = Section(
     "encoder_conf",
@@ -185,7 +185,7 @@ E_BRANCHFORMER = Section(
         "use_linear_after_conv": (False,),
         "gate_activation": ("identity",),
     },
-    _TRAINS,
+    TRAINS,
 )
 DECODER = Section(
     "decoder_conf",
@@ -201,7 +201,7 @@ DECODER = Section(
         "concat_after": (False,),
         "qk_norm": (False,),
     },
-    _TRAINS,
+    TRAINS,
 )
 FRONTEND = Section(
     "frontend_conf",

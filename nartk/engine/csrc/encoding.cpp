@@ -173,17 +173,25 @@ std::vector<int> Engine::encode_speech(const std::vector<Speech>& sources) {
     }
     Lease lease(*this);
     Workspace& space = *lease.space;
-    const int step = step_of(network->features);
+    const int step = step_of(network->features), narrow = step_of(words.features);
     Made prompts;
     if (!network->prompt.layers.empty())
         prompts = encode_all(space, network->prompt, network->encoder, read, [&](int first, int last, float* x) {
             for (int b = first; b < last; b++)
-                for (int i = 0; i < read[b]; i++, x += step) vector(words, sources[b].prompt[i], x);
+                for (int i = 0; i < read[b]; i++, x += narrow) vector(words, sources[b].prompt[i], x);
         });
+    const auto front_of = [&](const Speech& source, float* x) {
+        const int n = source.word_count;
+        float* to = network->front ? space.normed.get((size_t)n * narrow) : x;
+        for (int i = 0; i < n; i++) vector(words, source.words[i], to + (size_t)i * narrow);
+        if (!network->front || !n) return;
+        linear(space, *network->front, to, n, narrow, x, step);
+    };
     const auto enter = [&](int first, int last, float* x) {
         for (int b = first; b < last; b++) {
             const int front = sources[b].word_count;
-            for (int i = 0; i < front; i++, x += step) vector(words, sources[b].words[i], x);
+            front_of(sources[b], x);
+            x += (size_t)front * step;
             subsample(space, sources[b].frames, sources[b].length, x);
             x += (size_t)(positions[b] - front) * step;
         }

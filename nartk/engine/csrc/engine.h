@@ -166,6 +166,7 @@ struct Network {
     int features = 0;  // d, of the encoder; the decoder's may be others
     Stack encoder, decoder;
     Stack prompt;                       // encodes words beside frames, which layers of the encoder with `cross_q` read
+    const Linear* front = nullptr;      // of a word's features, what is in front of frames; null: they are that
     Subsampling subsampling;            // of sources of frames
     const Linear* ctc = nullptr;        // words that positions of the encoder say
     const Linear* condition = nullptr;  // of their probabilities, what `conditioned` layers add

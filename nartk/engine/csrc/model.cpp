@@ -62,7 +62,8 @@ std::shared_ptr<Layered> packed(py::buffer weights, std::optional<Floats> bias, 
 struct Builder {
     std::shared_ptr<Network> network = std::make_shared<Network>();
     std::vector<py::object> keep;
-    int width = 0;  // features of the stack whose layers are read
+    int width = 0;   // features of the stack whose layers are read
+    int source = 0;  // features of what its cross-attention reads
 
     // What is named there; nothing where the model has no such part.
     static py::dict part(const py::dict& from, const char* name) {
@@ -170,7 +171,7 @@ struct Builder {
             made.out = linear(attention, "out", d, width);
         }
         made.cross_q = linear(cross, "q", width, d);
-        made.cross_kv = linear(cross, "kv", 2 * width, network->features);
+        made.cross_kv = linear(cross, "kv", 2 * width, source);
         made.cross_out = linear(cross, "out", d, width);
         require(made.recurrence || (made.qkv && made.out), "a layer lacks a part");
         const bool reads = made.cross_q && made.cross_kv && made.cross_out;
@@ -365,8 +366,13 @@ struct Builder {
         if (network->ctc) network->condition = linear(from, "condition", d, network->ctc->outputs);
         if (network->condition) network->condition_normed = from["condition_normed"].cast<bool>();
         const py::dict encoder = part(from, "encoder"), output = part(from, "output");
+        const py::dict prompt = part(encoder, "prompt");
+        source = encoder.contains("prompt") ? prompt["features"].cast<int>() : d;
         network->encoder = stack(encoder, d, false);
-        if (encoder.contains("prompt")) network->prompt = stack(part(encoder, "prompt"), d, false);
+        if (encoder.contains("prompt")) network->prompt = stack(prompt, source, false);
+        network->front = linear(prompt, "front", d, source);
+        require(network->front || source == d, "words in front of frames of other features");
+        source = d;
         const int decoded = from.contains("decoder") ? from["decoder_features"].cast<int>() : d;
         if (from.contains("decoder")) network->decoder = stack(part(from, "decoder"), decoded, true);
         if (part(from, "decoder").contains("prenet")) network->steps = steps(part(from, "decoder"));
