@@ -110,6 +110,8 @@ class OwsmCtcConfig(SpeechEncoder, CtcHead):
         if self.absent_prompt and self.absent_prompt >= max(self.tgt_vocab, 1):
             raise UsageError(f"`absent_prompt` is {self.absent_prompt}, of {self.tgt_vocab} words")
         sizes = self._prompt_sizes
+        if self.reads_words and sizes["d_model"] % 2:
+            raise UsageError(f"`prompt_features` is {sizes['d_model']}, which is not even")
         if self.prompt_layers and sizes["d_model"] % sizes["encoder_heads"]:
             raise UsageError(
                 f"`prompt_features` {sizes['d_model']} is no multiple of `prompt_heads` "
