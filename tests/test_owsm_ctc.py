@@ -266,9 +266,10 @@ def test_a_line_says_what_is_wanted(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_all_settings_of_sound_are_read(folder: Path) -> None:
     config = json.loads((folder / "model" / "config.json").read_text())["input"]
     given = {"cmvn": "utterance", "strict": True, "shortest": 9, "padding": 3}
-    assert {*given, "settings", "statistics"} == {*inspect.signature(AudioInput).parameters}
+    assert {*given, "settings", "statistics", "fill"} == {*inspect.signature(AudioInput).parameters}
     made = load_processor("input", folder / "model", {**config, **given}, FAIRSEQ)
     assert {name: getattr(made, name) for name in given} == given
+    assert (made.fill, made.filled) == (0.0, 0)  # stored features are not filled up, nor padded ones
     source = made.read(f"{folder}/all.npz#u0", longest=99)
     assert len(source) == LENGTHS[0] + 2 * 3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nartk.architectures import register_architecture
 from nartk.architectures.decoders import Decoder
@@ -160,7 +160,7 @@ class OwsmCtcConfig(SpeechEncoder, CtcHead):
         return self.side_features("prompt")
 
     @property
-    def _prompt_sizes(self) -> dict[str, int]:
+    def _prompt_sizes(self) -> dict[str, Any]:
         """Sizes of the prompt's encoder, which is a Transformer's."""
         return {
             "d_model": self.side_features("prompt"),

@@ -109,9 +109,9 @@ MODELS: dict[str, dict[str, Any]] = {
 CASES: dict[str, tuple[float, str, str, tuple[int, ...]]] = {
     "plain": (1.3, "<nolang>", "<asr>", ()),
     "task": (1.3, "<eng>", "<st_deu>", ()),
-    "prompt": (2.4, "<deu>", "<asr>", (8, 9, 11, 12)),
+    "prompt": (2.4, "<deu>", "<asr>", (8, 9, 10, 11)),
 }
-LONG = (9.7, "<eng>", "<asr>", (8, 12, 13))
+LONG = (9.7, "<eng>", "<asr>", (8, 9, 8))
 
 
 def config_of(name: str) -> dict[str, Any]:
