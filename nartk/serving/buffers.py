@@ -116,7 +116,7 @@ class Buffers:
         return tuple(self.windows(self.positions(len(source))))
 
     def part(self, source: FeatureSource, window: Window) -> FeatureSource:
-        """What a model reads of a recording in a buffer."""
+        """Returns what a model reads of a recording in a buffer."""
         return replace(source, frames=np.ascontiguousarray(source.frames[self.frames_of(window)]))
 
 

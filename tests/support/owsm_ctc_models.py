@@ -134,6 +134,8 @@ def weights_of(name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np
         else:
             spread = next((each for part, each in _SPREADS.items() if part in key), 1.3)
             value = rng.normal(0.0, spread / np.sqrt(np.prod(shape[1:])), shape)
+        if key == "ctc.ctc_lo.bias":
+            value[TOKENS.index("<eos>")] = -50.0  # which ESPnet would output, and nartk never does
         found[key] = value.astype(np.float32)
     return found
 

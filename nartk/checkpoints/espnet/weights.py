@@ -137,7 +137,7 @@ class EspnetTensors(Tensors):
         return self._mapped.digest()
 
     def _read_through(self, layer: str, suffix: str) -> Array:
-        """What makes keys and values of a prompt: ESPnet's projection and, of what it gives, the layer's."""
+        """Multiplies a layer's keys and values by ESPnet's projection of the prompt before them."""
         weight = self._mapped[f"{layer}.weight"].astype(np.float64)
         found = weight @ self._stored[f"{_PROJECTION}.{suffix}"].astype(np.float64)
         if suffix == "bias":
