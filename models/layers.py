@@ -156,6 +156,7 @@ class Recurrence(PartModule):
 class FeedForward(PartModule):
     gate: nn.Linear | None
     up: nn.Linear
+    norm: AnyNorm | None
     down: nn.Linear
 
     def __init__(self, part: Group, config: Config) -> None:
@@ -168,7 +169,8 @@ class FeedForward(PartModule):
             y = self.activation(self.up(x))
         else:
             y = self.activation(self.gate(x)) * self.up(x)
-        return self.down(self.dropout(y))
+        y = self.dropout(y)
+        return self.down(y if self.norm is None else self.norm(y))
 
 
 class _Layer(PartModule):

@@ -70,12 +70,12 @@ class Paraformer(ParallelDecoding):
         """Fires the embeddings of a memory [B,S,D] of which `kept` [B,S] counts.
 
         Returns:
-            Embeddings [B,N,D], how many each row has [B], from 1 to as many as the decoder has positions, and
+            Embeddings [B,N,D], how many each row has [B], at most as many as the decoder has positions, and
             the weights [B,S] of the memory's positions.
         """
         alpha = self.cif(memory, kept)
         lengths = count_fires(alpha, tail_threshold=self.config.tail_threshold)
-        lengths = lengths.clamp(1, self.config.target_positions)
+        lengths = lengths.clamp(self.config.least_fires, self.config.target_positions)
         return integrate(memory, alpha, lengths), lengths, alpha
 
     def losses(

@@ -24,6 +24,7 @@ from nartk.models.reference import Held, OnTorch, check_logits, padded, read_hea
 from nartk.models.transformer import Encoded
 from nartk.protocols.parallel import Canvas, GraphPath, Graphs, PathSearch, spread_lengths
 from nartk.protocols.passes import FloatArray, IntArray, Scores, Want
+from nartk.protocols.reading import NothingRead
 from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
 
@@ -267,7 +268,11 @@ class FiresOnTorch(EncodedOnTorch, FillsOnTorch):
 
     @torch.inference_mode()
     def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
-        return self._read_embeddings(self._fires(memory), memory, want)
+        fires = self._fires(memory)
+        fired = [handle for handle, own in zip(memory, fires, strict=True) if len(own)]
+        if not fired:
+            return NothingRead(self.limits.words, want)
+        return self._read_embeddings([own for own in fires if len(own)], fired, want)
 
     @torch.inference_mode()
     def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:

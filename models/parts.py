@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nartk.architectures import parts
@@ -83,7 +84,7 @@ def layer_of(part: parts.Part, config: Config) -> Any:
         case parts.Linear():
             return nn.Linear(part.inputs, part.outputs, part.bias)
         case parts.Depthwise():
-            return DepthwiseModule(part.channels, part.kernel)
+            return DepthwiseModule(part.channels, part.kernel, bias=part.bias, sides=part.sides)
         case parts.BatchNorm():
             return BatchNormModule(part.features, part.eps)
         case parts.Norm():
@@ -170,12 +171,15 @@ def train_batch_norm(network: nn.Module, updates: int, fixed_after: int) -> None
 class DepthwiseModule(nn.Conv1d):
     """A convolution of each feature by itself, [B,S,d] -> the same shape; what is not kept is 0 to it."""
 
-    def __init__(self, features: int, kernel: int) -> None:
-        super().__init__(features, features, kernel, padding=kernel // 2, groups=features)
+    def __init__(self, features: int, kernel: int, *, bias: bool, sides: tuple[int, int]) -> None:
+        both = min(sides)
+        super().__init__(features, features, kernel, padding=both, groups=features, bias=bias)
+        self.more = sides[0] - both, sides[1] - both  # zeros that one side alone has
 
     def forward(self, input: Tensor, kept: Tensor | None = None) -> Tensor:
         x = input if kept is None else input.masked_fill(~kept[:, :, None], 0.0)
-        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+        x = x.transpose(1, 2)
+        return super().forward(F.pad(x, self.more) if any(self.more) else x).transpose(1, 2)
 
 
 class DistancesModule(nn.Embedding):

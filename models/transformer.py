@@ -206,6 +206,8 @@ class EncoderDecoder(Network):
     ``decoder_``, as in `nartk.architectures.settings.Config.parts`.
     """
 
+    decoder_class: ClassVar[Any] = DecoderModule
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         make, tree = imported(config.encoder), config.tree
@@ -220,7 +222,7 @@ class EncoderDecoder(Network):
             make = partial(make, embedding=Embedding(source, config, words=source_words))
         embedding = Embedding(target, config, words=target_words)
         self.encoder = make(config)
-        self.decoder = DecoderModule(config, embedding)
+        self.decoder = self.decoder_class(config, embedding)
         self.output = layer_of(tree["output"], config)
         init_linears(self, but="output")
         if TARGET_WORDS[1] in config.shared_weights():

@@ -363,6 +363,7 @@ class FireDecoder(Decoder):
 
     speaks: ClassVar[Speaks | None] = _speaks("Fires", FireScorer, FrameScorer)
     network: ClassVar[str] = "nartk.models.paraformer:Paraformer"
+    least_fires: ClassVar[int] = 1  # that a source has: eos is one
 
     decoder_positions: str = setting("sinusoidal", "of the fires", choices=POSITIONS)
     predictor: str = setting(
@@ -380,7 +381,8 @@ class FireDecoder(Decoder):
         conv: Part = (
             Convolution(d, d, exact=True, padding=1) if self.predictor == "convolution" else Depthwise(d, 3)
         )
-        cif = Group({"conv": conv, "out": Linear(1, d, exact=True)}, {"tail": self.tail_threshold})
+        settings = {"tail": self.tail_threshold, "least": self.least_fires}
+        cif = Group({"conv": conv, "out": Linear(1, d, exact=True)}, settings)
         return {**super().parts(), "cif": cif}
 
     def engine_settings(self) -> dict[str, Any]:

@@ -217,16 +217,34 @@ class Convolution(Linear):
 
 @dataclass(repr=False, eq=False)
 class Depthwise(Part):
-    """A convolution of each channel by itself: to the engine taps [k,c] and biases [c], c filled up."""
+    """A convolution of each channel by itself: to the engine taps [k,c] and biases [c], c filled up.
+
+    Attributes:
+        later: Positions by which it sees further back, and less far ahead, than a symmetric one. Of an even
+            kernel that one sees one position more ahead.
+    """
 
     channels: int
     kernel: int
+    bias: bool = True
+    later: int = 0
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Positions that it sees before and behind its own."""
+        before = (self.kernel - 1) // 2 + self.later
+        return before, self.kernel - 1 - before
 
     def shapes(self) -> dict[str, Shape]:
-        return {"weight": (self.channels, 1, self.kernel), "bias": (self.channels,)}
+        weight: dict[str, Shape] = {"weight": (self.channels, 1, self.kernel)}
+        return weight | {"bias": (self.channels,)} if self.bias else weight
 
     def read(self, name: str, reader: WeightReader) -> tuple[FloatArray, FloatArray]:
-        return fill(reader.array(f"{name}.weight")[:, 0].T), fill(reader.array(f"{name}.bias"))
+        taps = reader.array(f"{name}.weight")[:, 0].T
+        bias = reader.array(f"{name}.bias") if self.bias else np.zeros(self.channels, np.float32)
+        before, behind = self.sides
+        side = max(before, behind)  # the engine's are symmetric
+        return fill(np.pad(taps, ((side - before, side - behind), (0, 0)))), fill(bias)
 
 
 @dataclass(repr=False, eq=False)
@@ -312,11 +330,16 @@ class OutputWords(Words):
 
 @dataclass(repr=False, eq=False)
 class Positions(Part):
-    """Vectors [count,D] of positions, or of a kind that is computed: ``sinusoidal`` or ``interleaved``."""
+    """Vectors [count,D] of positions, or of a kind that is computed: ``sinusoidal`` or ``interleaved``.
+
+    Attributes:
+        first: Number of the first position of ``sinusoidal`` ones.
+    """
 
     type: str
     count: int
     features: int
+    first: int = 2
 
     def shapes(self) -> dict[str, Shape]:
         return {"weight": (self.count, self.features)} if self.type == "learned" else {}
@@ -325,7 +348,7 @@ class Positions(Part):
     def table(self) -> FloatArray:
         """The vectors that are computed."""
         if self.type == "sinusoidal":
-            return sinusoids(self.count, self.features)
+            return sinusoids(self.count, self.features, self.first)
         return interleaved_sinusoids(np.arange(self.count), self.features)
 
     def read(self, name: str, reader: WeightReader) -> FloatArray | None:

@@ -14,16 +14,16 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 
 
 @lru_cache(maxsize=8)
-def sinusoids(length: int, features: int) -> FloatArray:
+def sinusoids(length: int, features: int, first: int = 2) -> FloatArray:
     """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
 
-    It is kept: not to be written to. Row 0 is position 2: fairseq counts positions from the padding id (1)
-    plus 1, and its models are ours. In fp64, rounded at the end: at a thousand positions an fp32 angle is off
+    It is kept: not to be written to. Row 0 is position `first`, by default 2: fairseq counts positions from the
+    padding id (1) plus 1, and its models are ours. In fp64, rounded at the end: at a thousand positions an fp32 angle is off
     by 1e-4, and not alike everywhere.
     """
     half = features // 2
     frequencies = np.exp(np.arange(half) * -(math.log(10000) / max(half - 1, 1)))
-    angles = np.arange(2, length + 2)[:, None] * frequencies
+    angles = np.arange(first, length + first)[:, None] * frequencies
     table = np.zeros((length, features), np.float32)
     table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
     return table

@@ -22,7 +22,16 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     ),
     (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
     (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
-    (("am.mvn", "model.pt"), "a model of FunASR", lambda _: _OTHER),
+    (
+        ("am.mvn", "model.pt"),
+        "a model of FunASR",
+        lambda folder: f"nartk-convert {folder} --output DIR",
+    ),
+    (
+        ("configuration.json", "model.pt"),
+        "a model of FunASR",
+        lambda folder: f"nartk-convert {folder} --output DIR",
+    ),
     (("*.pth", "config.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
     (("exp", "meta.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
     (
@@ -41,6 +50,8 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
 )
 _MARIAN = b"\1\0\0\0\0\0\0\0"  # with which binary models of Marian begin
 ESPNET_CONFIG, ESPNET_PACKED = "config.yaml", "meta.yaml"
+FUNASR_CONFIG, FUNASR_MANIFEST = "config.yaml", "configuration.json"
+FUNASR_WEIGHTS, FUNASR_STATISTICS = "model.pt", "am.mvn"
 ARGOS = "model"  # the folder inside of a package
 
 
@@ -83,6 +94,15 @@ def is_espnet(path: Path) -> bool:
             packed.is_file() or (config.is_file() and any(path.glob("*.pth")))
         )
     return path.suffix == ".pth" and (path.parent / ESPNET_CONFIG).is_file()
+
+
+def is_funasr(path: Path) -> bool:
+    """Tells whether a folder, or a file of weights, is one of FunASR's, by the names of files."""
+    if not path.is_dir():
+        return path.suffix == ".pt" and (path.parent / FUNASR_STATISTICS).is_file() and is_funasr(path.parent)
+    described = any((path / name).is_file() for name in (FUNASR_CONFIG, FUNASR_MANIFEST))
+    known = any((path / name).is_file() for name in (FUNASR_WEIGHTS, FUNASR_STATISTICS))
+    return described and known and not (path / CONFIG).is_file() and not is_espnet(path)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -32,6 +32,7 @@ EXAMPLES = """\
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert tiny.en.pt --tokenizer openai/whisper-tiny.en --output model       OpenAI's own file
   nartk-convert exp/asr_train_conformer --output model      ESPnet's config.yaml and valid.acc.ave.pth
+  nartk-convert paraformer-zh --output model                FunASR's config.yaml, model.pt, am.mvn, tokens.json
   nartk-convert opus-mt-en-de --output model                a folder of Hugging Face
   nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
   nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), the "
-        "state dict of a Transformer with --map and --config, a model of ESPnet, or a folder of Hugging Face "
+        "state dict of a Transformer with --map and --config, a model of ESPnet or FunASR, or a folder of Hugging Face "
         "(BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a folder that "
         "nartk-decode reads. Nothing in it is run, and "
         "neither fairseq nor transformers is needed. With --quantize int8 it may be a model "
@@ -143,11 +144,13 @@ def main(argv: Sequence[str]) -> int:
     if args.spm is not None and (wanted or args.tokenizer == "moses"):
         raise UsageError("--spm with --bpe or --tokenizer", fix="give what the model was trained with")
 
-    from nartk.checkpoints.foreign import is_argos, is_ctranslate2, is_espnet, is_marian
+    from nartk.checkpoints.foreign import is_argos, is_ctranslate2, is_espnet, is_funasr, is_marian
     from nartk.checkpoints.loading import is_hugging_face, load_checkpoint
 
     if is_espnet(args.checkpoint):
         return _convert_espnet(args)
+    if is_funasr(args.checkpoint):
+        return _convert_funasr(args)
     if os.path.isdir(args.checkpoint):
         folder = Folder(args.checkpoint)
         if is_hugging_face(folder) or any(known(folder) for known in (is_ctranslate2, is_argos, is_marian)):
@@ -215,6 +218,15 @@ def _convert_espnet(args: argparse.Namespace) -> int:
     others = [flag for flag in (*_OF_FAIRSEQ, *_OF_FOLDERS) if flag != "spm"]
     _refuse(args, others, "which is ESPnet's", _COMPLETE)
     with reading_espnet(args.checkpoint, args.spm) as checkpoint:
+        return _convert_read(args, checkpoint)
+
+
+def _convert_funasr(args: argparse.Namespace) -> int:
+    """Writes a native folder, or one of int8 weights, of a Paraformer of FunASR."""
+    from nartk.checkpoints.funasr.reading import reading_funasr
+
+    _refuse(args, [*_OF_FAIRSEQ, *_OF_FOLDERS], "which is FunASR's", _COMPLETE)
+    with reading_funasr(args.checkpoint) as checkpoint:
         return _convert_read(args, checkpoint)
 
 

@@ -15,6 +15,7 @@ from nartk.engine.base import COPIED, OnEngine
 from nartk.errors import PassError
 from nartk.protocols.parallel import Canvas, Graphs, spread_lengths
 from nartk.protocols.passes import FloatArray, IntArray, Scores, Source, Want
+from nartk.protocols.reading import NothingRead
 from nartk.protocols.timestamps import fire_spans, frame_spans
 from nartk.vocab import MASK
 
@@ -86,6 +87,10 @@ class FiresOnEngine(EncodedOnEngine, DecoderFramesOnEngine):
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         return self._engine.fires(memory)
+
+    def read_frames(self, memory: Sequence[int] | IntArray, want: Want) -> Scores:
+        fired = np.asarray(memory, np.int32)[self.frames(memory) > 0]  # the others have no canvas
+        return super().read_frames(fired, want) if len(fired) else NothingRead(self.limits.words, want)
 
     def read_fires(self, memory: Sequence[int] | IntArray, fires: Sequence[FloatArray], want: Want) -> Scores:
         counts = np.array([len(each) for each in fires], np.int32)

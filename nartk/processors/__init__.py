@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import Folder, JsonObject
@@ -62,6 +62,14 @@ class OutputProcessor(Protocol):
 
     def join(self, outputs: Sequence[Output], paragraph: Paragraph) -> Output:
         """The output of a line, by those of its sentences."""
+
+
+@runtime_checkable
+class WordOutput(Protocol):
+    """An output processor that knows which tokens a word has."""
+
+    def words(self, ids: Sequence[int]) -> list[tuple[slice, str]]:
+        """The tokens of each word, and its text with the space that stands before it."""
 
 
 # Makes a processor of a model folder, its settings in config.json, and the model's special ids.

@@ -131,13 +131,18 @@ def load_input(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Te
     return FilledInput(tokenizer, settings["before"], settings["after"], fill)
 
 
-@register_processor("output", NAME)
-def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> PatternTokenizer | Tokenizer:
+def load_vocabulary(folder: Folder, settings: JsonObject, specials: SpecialIds) -> Vocab:
+    """The words of the file that settings name; raises CheckpointError where it has too few or no words."""
     path = named_file(folder, settings, "vocabulary")
     words = read_words(folder.read(path.name, most=_MOST), str(path))
     if max(astuple(specials)) >= len(words):
         raise CheckpointError(f"{len(words)} words, with special ids {specials}", where=str(folder))
-    vocab = Vocab((*words,), *astuple(specials))
+    return Vocab((*words,), *astuple(specials))
+
+
+@register_processor("output", NAME)
+def load_output(folder: Folder, settings: JsonObject, specials: SpecialIds) -> PatternTokenizer | Tokenizer:
+    vocab = load_vocabulary(folder, settings, specials)
     if "sentencepiece" in settings:
         hides = settings.get("hides_symbols", False)
         if type(hides) is not bool:

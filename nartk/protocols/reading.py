@@ -40,6 +40,22 @@ class Reading:
     hidden: FloatArray = _UNWANTED
 
 
+class NothingRead(Reading):
+    """Implements `Scores` of no token.
+
+    Args:
+        count: V.
+    """
+
+    def __init__(self, count: int, want: Want) -> None:
+        self._logits = np.zeros((0, count), np.float32)
+        super().__init__(**vars(read(self._logits, want)))
+
+    def rows(self, index: Sequence[int] | IntArray) -> FloatArray:
+        """[0,V]."""
+        return self._logits
+
+
 class PassScores(Reading):
     """Implements `Scores` for scorers whose contexts are `Contexts`.
 

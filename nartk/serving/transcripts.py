@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.decoders.windowing.segments import compression_ratio
 from nartk.errors import UsageError, named
+from nartk.processors import WordOutput
 from nartk.protocols.hypothesis import Hypothesis, Segment, Word
 from nartk.protocols.kept import Kept
 from nartk.serving.subtitles import Cue, marked, render
@@ -59,6 +60,9 @@ def with_words(found: Hypothesis, output: OutputProcessor) -> Hypothesis:
 def _words(found: Hypothesis, output: OutputProcessor) -> Iterator[tuple[slice, str]]:
     """The tokens of each word and its text, with the space that stands before it."""
     count = len(found.times or ())
+    if isinstance(output, WordOutput):
+        yield from output.words(found.tokens[:count])
+        return
     pieces = output.vocab.to_words(found.tokens[:count])
     is_marked = any(piece.startswith(_WORD_BEGINS) for piece in pieces)
     begins = [i for i in range(count) if i == 0 or not is_marked or pieces[i].startswith(_WORD_BEGINS)]

@@ -21,14 +21,17 @@ _MOST_VALUES = 120_000  # twice the longest list of words that ESPnet has publis
 _RATE = re.compile(r"(\d+(?:\.\d+)?)k")
 
 
-def read_yaml(path: Path) -> JsonObject:
-    """The object in a file of YAML, which has no aliases: ESPnet writes none, and few bytes of them are many.
+def read_yaml(path: Path, extra: str = "espnet") -> JsonObject:
+    """The object in a file of YAML, which has no aliases: none are written, and few bytes of them are many.
+
+    Args:
+        extra: Name of nartk's extra that brings PyYAML.
 
     Raises:
         CheckpointError: It is too large, or no YAML of an object.
         MissingDependencyError: PyYAML is not installed.
     """
-    with requiring(f"reading {path.name!r} needs {{name}}, which is not installed", "espnet"):
+    with requiring(f"reading {path.name!r} needs {{name}}, which is not installed", extra):
         import yaml
     where = str(path)
     raw = read_file(path, most=MOST_YAML)
@@ -39,7 +42,7 @@ def read_yaml(path: Path) -> JsonObject:
             if count > _MOST_VALUES:
                 raise CheckpointError(f"holds more than {_MOST_VALUES} values", where=where)
             if isinstance(event, yaml.AliasEvent):
-                raise CheckpointError("has an alias, which ESPnet does not write", where=where)
+                raise CheckpointError("has an alias, which nobody writes there", where=where)
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _MOST_DEPTH:

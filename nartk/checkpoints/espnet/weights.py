@@ -16,7 +16,7 @@ from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors
 from nartk.checkpoints.tensors import Array, Tensors
 
 MEAN, DEVIATION = "normalize.mean", "normalize.std"  # that global_mvn keeps beside the weights
-_LEAST_LOGIT = -1e4  # of a word that ESPnet does not have: its probability is 0
+LEAST_LOGIT = -1e4  # of a word that ESPnet does not have: its probability is 0
 _POSITIONS = "decoder_embedding.positions.weight"
 # Weights with a row for each word; but the columns of `_COLUMNS`.
 _ROWS = (*TARGET_WORDS, "ctc.weight", "ctc.bias", "encoder_prompt.embedding.words.weight")
@@ -126,8 +126,10 @@ class EspnetTensors(Tensors):
         if self._projected and (part := _READ.fullmatch(name)):
             return self._read_through(part[1], part[2])
         if name == _COLUMNS:
-            return np.ascontiguousarray(self._reordered(found.T, 0.0).T)
-        return self._reordered(found, _LEAST_LOGIT if name in _BIASES else 0.0) if name in _ROWS else found
+            return np.ascontiguousarray(reordered(found.T, self._order, 0.0).T)
+        if name not in _ROWS:
+            return found
+        return reordered(found, self._order, LEAST_LOGIT if name in _BIASES else 0.0)
 
     @property
     def nbytes(self) -> int:
@@ -153,11 +155,13 @@ class EspnetTensors(Tensors):
             return (first, rest[0] - 1)
         return (first - 1, *rest) if name in _ROWS else (first, *rest)
 
-    def _reordered(self, rows: Array, missing: float) -> Array:
-        found = np.full((len(self._order), *rows.shape[1:]), missing, np.float32)
-        kept = np.array(self._order) != PAD
-        found[kept] = rows[np.array(self._order)[kept]]
-        return found
+
+def reordered(rows: Array, order: Sequence[int], missing: float) -> Array:
+    """Rows [V,...] in an order of their numbers, with a number in place of those that are `PAD`."""
+    found = np.full((len(order), *rows.shape[1:]), missing, np.float32)
+    kept = np.array(order) != PAD
+    found[kept] = rows[np.array(order)[kept]]
+    return found
 
 
 def _names(name: str, config: SpeechEncoder) -> list[str]:

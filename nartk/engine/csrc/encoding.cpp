@@ -10,7 +10,8 @@ namespace nartk {
 template <class Enter>
 Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stack& readers,
                                 const std::vector<int>& lengths, Enter enter, const Made& prompts) {
-    const int d = stack.embedding.features, step = step_of(d), count = (int)lengths.size();
+    const int d = network->features, step = step_of(d), count = (int)lengths.size();
+    const bool widens = stack.embedding.features != d;  // the first layer reads other features than it gives
     const bool speech = network->hears() && &stack == &network->encoder;
     size_t floats = 0;  // of keys and values of a position
     // A word reads keys and values of all the hundreds of positions of sound: in int8, as fp16, half as many bytes.
@@ -27,14 +28,17 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
         std::vector<int> positions(n);
         for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
         float* x = space.x.get((size_t)n * step);
-        enter(begin, end, x);
-        place(stack.embedding, positions.data(), n, x);
+        float* entered = widens ? space.joined.get((size_t)n * step_of(stack.embedding.features)) : x;
+        enter(begin, end, entered);
+        place(stack.embedding, positions.data(), n, entered);
         const float* relative = biases(space, stack, rows.longest);
         const auto distances = speech ? this->distances(space, rows.longest) : nullptr;
         std::vector<std::shared_ptr<const Memory>> read;
         for (int b = begin; b < end && !prompts.empty(); b++) read.insert(read.end(), lengths[b], prompts[b]);
         for (const Layer& layer : stack.layers) {
-            if (speech) {
+            if (widens && &layer == stack.layers.data()) {
+                enter_layer(space, layer, entered, rows, x);
+            } else if (speech) {
                 speech_layer(space, layer, distances.get(), read, x, rows);
             } else {
                 attend_rows(space, layer, x, n, rows, relative);
@@ -173,7 +177,7 @@ std::vector<int> Engine::encode_speech(const std::vector<Speech>& sources) {
     }
     Lease lease(*this);
     Workspace& space = *lease.space;
-    const int step = step_of(network->features), narrow = step_of(words.features);
+    const int step = step_of(network->encoder.embedding.features), narrow = step_of(words.features);
     Made prompts;
     if (!network->prompt.layers.empty())
         prompts = encode_all(space, network->prompt, network->encoder, read, [&](int first, int last, float* x) {

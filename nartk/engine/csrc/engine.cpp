@@ -172,24 +172,28 @@ const float* Engine::biases(Workspace& space, const Stack& stack, int longest) {
 
 void Engine::feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n) {
     const int step = step_of(ffn.norm.features);
-    const int wide = ffn.up->width() + LANES;  // else rows share few sets of the cache
     if (n > CHUNK) {
         feed_forward(space, ffn, norm_first, x, CHUNK);
         return feed_forward(space, ffn, norm_first, x + (size_t)CHUNK * step, n - CHUNK);
     }
-    sublayer(space, ffn.norm, norm_first, x, n, [&](const float* y) {
-        float* inner = space.inner.get((size_t)n * wide);
-        if (ffn.gate) {
-            float* gated = space.gated.get((size_t)n * wide);
-            linear(space, *ffn.gate, y, n, step, inner, wide, {ffn.activation, false});
-            linear(space, *ffn.up, y, n, step, gated, wide);
-            for (int i = 0; i < n; i++)
-                kernels->multiply(inner + (size_t)i * wide, gated + (size_t)i * wide, wide, Activation::none);
-        } else {
-            linear(space, *ffn.up, y, n, step, inner, wide, {ffn.activation, false});
-        }
-        linear(space, *ffn.down, inner, n, wide, x, step, {Activation::none, true});
-    });
+    sublayer(space, ffn.norm, norm_first, x, n, [&](const float* y) { feed(space, ffn, y, n, x, true); });
+}
+
+void Engine::feed(Workspace& space, const FeedForward& ffn, const float* y, int n, float* to, bool residual) {
+    const int step = step_of(ffn.norm.features);
+    const int wide = ffn.up->width() + LANES;  // else rows share few sets of the cache
+    float* inner = space.inner.get((size_t)n * wide);
+    if (ffn.gate) {
+        float* gated = space.gated.get((size_t)n * wide);
+        linear(space, *ffn.gate, y, n, step, inner, wide, {ffn.activation, false});
+        linear(space, *ffn.up, y, n, step, gated, wide);
+        for (int i = 0; i < n; i++)
+            kernels->multiply(inner + (size_t)i * wide, gated + (size_t)i * wide, wide, Activation::none);
+    } else {
+        linear(space, *ffn.up, y, n, step, inner, wide, {ffn.activation, false});
+    }
+    if (ffn.inner.gain) normed(ffn.inner, inner, n, inner, wide);
+    linear(space, *ffn.down, inner, n, wide, to, step, {Activation::none, residual});
 }
 
 namespace {

@@ -42,7 +42,7 @@ struct Embedding {
 struct FeedForward {
     const Linear *up = nullptr, *gate = nullptr, *down = nullptr;
     Activation activation = Activation::relu;
-    Norm norm;
+    Norm norm, inner;  // inner: of what `down` reads
 };
 
 // A convolution of each channel by itself over neighbouring positions, as many of which are before as after.
@@ -66,6 +66,11 @@ struct Layer {
     float scale = 1.0f;  // of attention scores
     const Linear *qkv = nullptr, *out = nullptr;
     const Linear* recurrence = nullptr;  // in place of self-attention: [candidates, logits of the forget gate]
+    // SAN-M (Gao et al. 2020, https://arxiv.org/abs/2006.01713): what is added to self-attention's output, of its
+    // values and their neighbours. Layers of the decoder that are `fed` have it in place of self-attention, behind
+    // their feed-forward network, or have that alone.
+    Depthwise memory;
+    bool fed = false;
     const Linear *cross_q = nullptr, *cross_kv = nullptr, *cross_out = nullptr;
     Norm self_norm, cross_norm;
     FeedForward ffn;
@@ -84,7 +89,7 @@ struct Layer {
 };
 
 struct Stack {
-    Embedding embedding;
+    Embedding embedding;  // its features are those that the first layer reads
     std::vector<Layer> layers;
     Norm norm;
     // What is added to a head's scores by the key's position less the query's, which stops at `farthest` either way:
@@ -101,6 +106,11 @@ struct Subsampling {
         int stride;
     };
     std::vector<Convolution> convolutions;
+    // Or frames that lie side by side, `window` of them around each `shift`-th, those at the ends repeated: plus
+    // `offset`, times `factor` and `scale`.
+    int window = 0, shift = 1;
+    const float *offset = nullptr, *factor = nullptr;  // [window,features]
+    float scale = 1.0f;
     Activation activation = Activation::relu;
     bool images = false;
     int features = 0;             // of a frame
@@ -127,6 +137,7 @@ struct Parallel {
     const Linear *fire_taps = nullptr, *fire_out = nullptr;
     Depthwise fire_depthwise;
     double tail = 0.0;  // what is added to a source's weights
+    int least = 1;      // fires that a source has
 };
 
 // Predicts a number for each phoneme: convolutions, each with ReLU and a norm behind it.
@@ -176,7 +187,7 @@ struct Network {
     float output_scale = 1.0f;  // of what the output layer reads
     int source_words = 0, words = 0;
     int most_source = 0, most_target = 0;  // positions, of sources of frames frames
-    bool hears() const { return !subsampling.convolutions.empty(); }
+    bool hears() const { return subsampling.window || !subsampling.convolutions.empty(); }
     Parallel parallel;
     Acoustic acoustic;
     Steps steps;
@@ -381,6 +392,8 @@ class Engine {
     template <class Of>
     void recur(Workspace& space, const Layer& layer, float* x, int n, Of of);  // of(token): its State
     void feed_forward(Workspace& space, const FeedForward& ffn, bool norm_first, float* x, int n);
+    // What the network gives of y [n,step], at most CHUNK of them, without norm -> to, or added to it.
+    void feed(Workspace& space, const FeedForward& ffn, const float* y, int n, float* to, bool residual);
     // Of speech, in speech.cpp.
     void subsample(Workspace& space, const float* frames, int count, float* x);
     const float* convolved(Workspace& space, const float* frames, int count, int first, int last);
@@ -388,6 +401,10 @@ class Engine {
                          const Rows& rows, float* attended);
     void attend_positions(Workspace& space, const Layer& layer, const Distances* distances, const float* y, int step,
                           const Rows& rows, float* to, int ldt, bool residual);
+    void stack_frames(const float* frames, int count, float* x);
+    void add_memory(Workspace& space, const Depthwise& memory, const float* y, const Rows& rows, float* x);
+    void enter_layer(Workspace& space, const Layer& layer, const float* entered, const Rows& rows, float* x);
+    void fed_layer(Workspace& space, const Layer& layer, float* x, const Rows& rows);
     void convolve(const Depthwise& by, const float* x, int ldx, const Rows& rows, float* y, int ldy);
     void gate(Workspace& space, const Gating& gating, const float* y, const Rows& rows, float* to, int ldt,
               bool residual);

@@ -121,6 +121,7 @@ struct Builder {
                 "a layer lacks a part");
         made.gate = linear(from, "gate", inner, d);
         made.norm = norm(layer, (name + "_norm").c_str());
+        made.inner = norm(from, "norm", inner);
         return made;
     }
 
@@ -151,9 +152,11 @@ struct Builder {
         return made;
     }
 
-    Layer layer(const py::dict& from, bool decodes, bool convolves = false) {
+    // reads: its features where they are others than those that it gives.
+    Layer layer(const py::dict& from, bool decodes, bool convolves = false, int reads = 0) {
+        if (from.contains("fed")) return fed_layer(from);
         Layer made;
-        const int d = this->width;
+        const int d = this->width, in = reads ? reads : d;
         const py::dict cross = part(from, "cross_attention"), merge = part(from, "merge");
         const bool recurs = decodes && from.contains("recurrence");
         const py::dict attention = recurs ? cross : part(from, "self_attention");
@@ -167,16 +170,18 @@ struct Builder {
         if (recurs) {
             made.recurrence = linear(part(from, "recurrence"), "project", 2 * d, d);
         } else {
-            made.qkv = linear(attention, "qkv", 3 * width, d);
+            made.qkv = linear(attention, "qkv", 3 * width, in);
             made.out = linear(attention, "out", d, width);
+            if (attention.contains("memory")) made.memory = depthwise(attention, "memory", d);
+            require(!made.memory.taps || d % made.heads == 0, "memory of other features than the heads'");
         }
         made.cross_q = linear(cross, "q", width, d);
         made.cross_kv = linear(cross, "kv", 2 * width, source);
         made.cross_out = linear(cross, "out", d, width);
         require(made.recurrence || (made.qkv && made.out), "a layer lacks a part");
-        const bool reads = made.cross_q && made.cross_kv && made.cross_out;
-        require(reads || !(decodes || made.cross_q), "a layer does not see the source");
-        made.self_norm = norm(from, "self_norm");
+        const bool sees = made.cross_q && made.cross_kv && made.cross_out;
+        require(sees || !(decodes || made.cross_q), "a layer does not see the source");
+        made.self_norm = norm(from, "self_norm", in);
         made.cross_norm = norm(from, "cross_norm");
         if (from.contains("ffn")) {
             made.ffn = feed_forward(from, "ffn", convolves);
@@ -199,6 +204,29 @@ struct Builder {
         return made;
     }
 
+    // A layer of SAN-M's decoder: its network comes first, and it may lack all else.
+    Layer fed_layer(const py::dict& from) {
+        Layer made;
+        const py::dict cross = part(from, "cross_attention");
+        made.fed = true;
+        made.ffn = feed_forward(from, "ffn");
+        made.self_norm = norm(from, "self_norm");
+        if (from.contains("memory")) made.memory = depthwise(from, "memory", width);
+        require(made.ffn.norm.gain && (!made.memory.taps || made.self_norm.gain), "a layer lacks a norm");
+        if (!from.contains("cross_attention")) return made;
+        made.heads = cross["heads"].cast<int>();
+        made.features = cross["features"].cast<int>();
+        require(made.heads > 0 && made.features > 0 && made.features % LANES == 0,
+                "a head's features are a multiple of 16");
+        made.scale = cross["scale"].cast<float>();
+        made.cross_q = linear(cross, "q", made.width(), width);
+        made.cross_kv = linear(cross, "kv", 2 * made.width(), network->features);
+        made.cross_out = linear(cross, "out", width, made.width());
+        made.cross_norm = norm(from, "cross_norm");
+        require(made.cross_q && made.cross_kv && made.cross_out, "a layer does not see the source");
+        return made;
+    }
+
     Stack stack(const py::dict& from, int features, bool decodes) {
         Stack made;
         width = made.embedding.features = features;
@@ -208,12 +236,15 @@ struct Builder {
                 "words of another size");
         made.embedding.scale = embedding["scale"].cast<float>();
         made.embedding.count = embedding["count"].cast<int>();
+        if (embedding.contains("features")) made.embedding.features = embedding["features"].cast<int>();
+        const int read = made.embedding.features;
+        require(read > 0, "a first layer that reads something");
         if (embedding.contains("positions"))
-            made.embedding.positions =
-                floats(embedding["positions"], (py::ssize_t)made.embedding.count * features);
+            made.embedding.positions = floats(embedding["positions"], (py::ssize_t)made.embedding.count * read);
         made.embedding.norm = norm(embedding, "norm");
         for (const auto& each : from["layers"].cast<py::list>())
-            made.layers.push_back(layer(each.cast<py::dict>(), decodes));
+            made.layers.push_back(layer(each.cast<py::dict>(), decodes, false, made.layers.empty() ? read : 0));
+        require(read == features || !made.layers.empty(), "no layer reads what enters");
         made.norm = norm(from, "norm");
         if (made.layers.empty() || !from.contains("relative")) return made;
         made.farthest = from["farthest"].cast<int>();
@@ -226,6 +257,20 @@ struct Builder {
     Subsampling subsampling(const py::dict& encoder) {
         Subsampling made;
         const py::dict from = part(encoder, "frames"), layers = part(encoder, "subsample");
+        if (from.contains("window")) {
+            const py::dict stacking = part(encoder, "stacking");
+            made.features = from["features"].cast<int>();
+            made.window = from["window"].cast<int>();
+            made.shift = from["shift"].cast<int>();
+            made.scale = from["scale"].cast<float>();
+            const int inputs = made.window * made.features;
+            require(made.window > 0 && made.shift > 0 && made.features > 0 &&
+                        inputs == network->encoder.embedding.features,
+                    "a first layer that reads frames side by side");
+            made.offset = floats(stacking["offset"], inputs);
+            made.factor = floats(stacking["factor"], inputs);
+            return made;
+        }
         const auto strides = from["strides"].cast<std::vector<int>>();
         const auto taps_of_each = (layers.contains("conv") ? layers : encoder)["conv"].cast<py::list>();
         made.images = from["images"].cast<bool>();
@@ -259,6 +304,7 @@ struct Builder {
         made.fire_out = linear(cif, "out", 1, d);
         if (made.fire_out) {
             made.tail = cif["tail"].cast<double>();
+            made.least = cif["least"].cast<int>();
             if (py::isinstance<py::tuple>(cif["conv"]))
                 made.fire_depthwise = depthwise(cif, "conv", d);
             else

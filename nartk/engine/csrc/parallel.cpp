@@ -106,9 +106,12 @@ void Engine::fill(const Canvas& canvas, const std::vector<int>& only, std::vecto
         place(stack.embedding, positions.data(), n, x);
         for (size_t l = 0; l < stack.layers.size(); l++) {
             const Layer& layer = stack.layers[l];
-            attend_rows(space, layer, x, n, rows);
-            attend_sources(space, layer, x, n, (int)l, attended.data());
-            feed_forward(space, layer.ffn, layer.norm_first, x, n);
+            if (layer.fed)
+                fed_layer(space, layer, x, rows);
+            else
+                attend_rows(space, layer, x, n, rows);
+            if (layer.cross_q) attend_sources(space, layer, x, n, (int)l, attended.data());
+            if (!layer.fed) feed_forward(space, layer.ffn, layer.norm_first, x, n);
             if (interrupted) interrupted();
         }
         for (; read_so_far < only.size() && only[read_so_far] < at + n; read_so_far++)

@@ -17,6 +17,7 @@ int Subsampling::after(int level, int frames) const {
 }
 
 int Subsampling::positions(int frames) const {
+    if (window) return (frames + shift - 1) / shift;
     for (int level = 0; level < (int)convolutions.size(); level++) frames = after(level, frames);
     return frames;
 }
@@ -73,6 +74,7 @@ const float* Engine::convolved(Workspace& space, const float* frames, int count,
 // The positions of a source of so many frames -> x.
 void Engine::subsample(Workspace& space, const float* frames, int count, float* x) {
     const Subsampling& by = network->subsampling;
+    if (by.window) return stack_frames(frames, count, x);
     const Linear& last = *by.convolutions.back().taps;
     const int positions = by.positions(count), step = step_of(network->features);
     const int channels = last.outputs, wide = last.width();
@@ -310,6 +312,71 @@ void Engine::attend_positions(Workspace& space, const Layer& layer, const Distan
     float* attended = space.attended.get((size_t)n * width);
     attend_products(space, layer, distances, qkv, wide, rows, attended);
     linear(space, *layer.out, attended, n, width, to, ldt, {Activation::none, residual});
+    if (!layer.memory.taps) return;
+    // Of a head's features those that are filled up are left out.
+    const int d = layer.memory.channels, own = d / layer.heads, row = step_of(d);
+    float* values = space.merged.get((size_t)n * row);
+    for (int i = 0; i < n; i++) {
+        float* to_row = values + (size_t)i * row;
+        for (int h = 0; h < layer.heads; h++)
+            std::memcpy(to_row + h * own, qkv + (size_t)i * wide + 2 * width + h * layer.features, own * sizeof(float));
+        std::fill(to_row + d, to_row + row, 0.0f);
+    }
+    add_memory(space, layer.memory, values, rows, to);
+}
+
+// x += y and a convolution of it; all rows [n,step], in y zeros behind the features.
+void Engine::add_memory(Workspace& space, const Depthwise& memory, const float* y, const Rows& rows, float* x) {
+    const int n = (int)rows.size.size(), d = memory.channels, step = step_of(d);
+    float* mixed = space.gated.get((size_t)n * step);
+    convolve(memory, y, step, rows, mixed, step);
+    for (int i = 0; i < n; i++) {
+        kernels->add(mixed + (size_t)i * step, y + (size_t)i * step, d);
+        kernels->add(x + (size_t)i * step, mixed + (size_t)i * step, d);
+    }
+}
+
+// Frames side by side -> x, of rows as wide as the first layer reads them.
+void Engine::stack_frames(const float* frames, int count, float* x) {
+    const Subsampling& by = network->subsampling;
+    const int width = by.window * by.features, step = step_of(width), positions = by.positions(count);
+    for (int i = 0; i < positions; i++, x += step) {
+        for (int j = 0; j < by.window; j++) {
+            const int at = std::clamp(i * by.shift + j - (by.window - 1) / 2, 0, count - 1);
+            std::memcpy(x + j * by.features, frames + (size_t)at * by.features, by.features * sizeof(float));
+        }
+        for (int k = 0; k < width; k++) x[k] = (x[k] + by.offset[k]) * by.factor[k] * by.scale;
+        std::fill(x + width, x + step, 0.0f);
+    }
+}
+
+// The first layer of SAN-M, which reads other features than it gives, and adds nothing of them to its output.
+void Engine::enter_layer(Workspace& space, const Layer& layer, const float* entered, const Rows& rows, float* x) {
+    const int n = (int)rows.size.size(), step = step_of(network->features);
+    const int wide = step_of(layer.self_norm.features);
+    float* y = space.normed.get((size_t)n * wide);
+    normed(layer.self_norm, entered, n, y);
+    attend_positions(space, layer, nullptr, y, wide, rows, x, step, false);
+    feed_forward(space, layer.ffn, layer.norm_first, x, n);
+}
+
+// A layer of SAN-M's decoder up to where it reads the source: its feed-forward network, and what that gives mixed
+// with its neighbours. Without memory, what the network gives is all.
+void Engine::fed_layer(Workspace& space, const Layer& layer, float* x, const Rows& rows) {
+    const int n = (int)rows.size.size(), step = step_of(layer.ffn.norm.features);
+    float* fed = space.merged.get((size_t)n * step);
+    for (int begin = 0; begin < n; begin += CHUNK) {
+        const int m = std::min(CHUNK, n - begin);
+        float* y = space.normed.get((size_t)m * step);
+        normed(layer.ffn.norm, x + (size_t)begin * step, m, y);
+        feed(space, layer.ffn, y, m, fed + (size_t)begin * step, false);
+    }
+    if (!layer.memory.taps) {
+        std::memcpy(x, fed, (size_t)n * step * sizeof(float));
+        return;
+    }
+    normed(layer.self_norm, fed, n, fed);
+    add_memory(space, layer.memory, fed, rows, x);
 }
 
 void Engine::convolve(const Depthwise& by, const float* x, int ldx, const Rows& rows, float* y, int ldy) {
@@ -436,7 +503,7 @@ void Engine::fire(Workspace& space, Memory& memory) {
         total += memory.fire_weights.back();
     }
     constexpr double ROUNDING = 1e-4;  // a sum that misses a whole number by no more has reached it
-    memory.fires = std::clamp((int)std::floor(total + parallel.tail + ROUNDING), 1, network->most_target);
+    memory.fires = std::clamp((int)std::floor(total + parallel.tail + ROUNDING), parallel.least, network->most_target);
     memory.fired.assign((size_t)memory.fires * d, 0.0f);
     double begin = 0.0;
     for (int i = 0; i < n; i++) {

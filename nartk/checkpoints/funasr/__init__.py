@@ -1,0 +1,1 @@
+"""FunASR's Paraformers: configurations, weights, statistics and words."""
