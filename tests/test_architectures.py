@@ -41,13 +41,14 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         elif isinstance(item.default, bool):
             values[item.name] = rng.random() < 0.5
     words = rng.randint(5, 9)
+    (head_features,) = [item.metadata["choices"] for item in fields(config) if item.name == "head_features"]
     values |= {
         "src_vocab": words,
         "tgt_vocab": words if values.get("share_embeddings") in JOINT else rng.randint(5, 9),
         "d_model": 2 * rng.choice((3, 5, 7)),
         "max_source_len": rng.randint(4, 12),
         "max_target_len": rng.randint(4, 12),
-        "head_features": rng.choice((0, 3, 4)),
+        "head_features": rng.choice(head_features or (0, 3, 4)),
         "relative_buckets": rng.randint(4, 9),
     }
     known = {item.name: item for item in fields(config)}
@@ -82,6 +83,10 @@ def random_settings(config: Any, rng: random.Random) -> dict[str, Any]:
         values["frames_per_step"] = rng.choice((1, 2, 4))
     if values.get("decoder_positions") == "relative":
         values["decoder_recurrence"] = "none"
+    if "stacked_frames" in known:
+        values |= {"encoder_layers": rng.randint(1, 3), "reading_layers": rng.randint(0, 3)}
+        values |= {name: rng.randint(1, 7) for name in ("encoder_memory", "decoder_memory", "stacked_frames")}
+        values |= {"subsampling": rng.randint(1, 7), "input_features": rng.choice((1, 2, values["d_model"]))}
     if "prompt_layers" in known:
         values |= {"prompt_layers": rng.randint(0, 2), "prompt_every": rng.randint(1, 2)}
     return values

@@ -40,7 +40,8 @@ from nartk.models.sanm import SanmEncoderModule
 from nartk.processors.audio import AudioInput
 from nartk.processors.funasr import FunasrText
 from nartk.protocols.passes import FeatureSource, Want
-from nartk.serving.scorers import load_network
+from nartk.serving.long_form import buffers_for
+from nartk.serving.scorers import load_network, reference_scorer
 from nartk.vocab import Vocab
 
 yaml = pytest.importorskip("yaml")
@@ -78,6 +79,17 @@ def converted(tmp_path: Path, name: str, *arguments: str) -> Path:
     path = write(tmp_path / name, name)
     assert convert([str(path), "--output", str(tmp_path / "model"), "--quiet", *arguments]) == 0
     return tmp_path / "model"
+
+
+def load(model: Path, **settings: Any) -> Any:
+    """The model, which takes no sound for silence by itself."""
+    return nartk.load(model, vad=False, **settings)
+
+
+def text_of(name: str, i: int) -> str:
+    """FunASR's text, whose words all have spaces between them where it gives their times."""
+    found = str(oracle(f"{name} {i} text"))
+    return found.replace(" ", "") if name == "bicif" else found
 
 
 def sources_of(model: Path) -> list[FeatureSource]:
@@ -150,8 +162,9 @@ def test_networks_are_funasrs(name: str, tmp_path: Path) -> None:
 def test_scorers_read_what_funasr_does(name: str, device: str, tmp_path: Path) -> None:
     """In one batch; sounds without a fire have none."""
     model = converted(tmp_path, name)
-    loaded = nartk.load(model, backend="reference" if device == "torch" else "engine")
-    scorer: Any = loaded.passes
+    scorer: Any = nartk.load(model).passes
+    if device == "torch":
+        scorer = reference_scorer(load_checkpoint(model), "cpu", "fp32")
     memory = scorer.encode(sources_of(model))
     wanted = [theirs_of(name, i) for i in range(len(SAMPLES))]
     assert scorer.frames(memory).tolist() == [len(each) for each in wanted]
@@ -170,12 +183,15 @@ def test_scorers_read_what_funasr_does(name: str, device: str, tmp_path: Path) -
 @engine
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_are_funasrs(name: str, tmp_path: Path) -> None:
-    """Words and text, alone and in a batch with the same bits."""
-    loaded = nartk.load(converted(tmp_path, name))
+    """Words and text, alone and in a batch with the same bits.
+
+    Not the text of a subword that no word follows, which FunASR leaves out.
+    """
+    loaded = load(converted(tmp_path, name))
     given = [(each, RATE) for each in sounds()]
     together = loaded.decode(given)
     assert loaded.checkpoint.architecture == "sanm_paraformer"
-    words = set()
+    words, texts = set(), set()
     for i, (found, sound) in enumerate(zip(together, given, strict=True)):
         (alone,) = loaded.decode([sound])
         assert (alone.tokens, alone.positional_scores) == (found.tokens, found.positional_scores)
@@ -183,10 +199,13 @@ def test_outputs_are_funasrs(name: str, tmp_path: Path) -> None:
         theirs = oracle(f"{name} {i} tokens").tolist()
         assert [each for each in said if each > 2] == theirs
         assert said == theirs_of(name, i).argmax(1).tolist()
-        assert found.text == str(oracle(f"{name} {i} text"))
+        if not re.search("hel@@ ?(?:[你好们7]|$)", " ".join(TOKENS[each] for each in theirs)):
+            assert (found.text.replace(" ", "") if name == "bicif" else found.text) == text_of(name, i)
+            texts.add(found.text)
         assert found.positional_scores == pytest.approx([*theirs_of(name, i).max(1), 0.0], abs=2e-3)
         words |= {*theirs}
     assert len(words) > 2
+    assert len(texts) > 2
 
 
 @engine
@@ -195,11 +214,11 @@ def test_it_runs_in_smaller_types(dtype: str, tmp_path: Path) -> None:
     """Close to fp32 where scores are, and the same bits alone and in a batch."""
     model = converted(tmp_path, "small")
     try:
-        loaded = nartk.load(model, dtype=dtype)
+        loaded = load(model, dtype=dtype)
     except nartk.errors.NartkError as error:
         pytest.skip(error.message)
     given = [(each, RATE) for each in sounds()]
-    together, whole = loaded.decode(given), nartk.load(model).decode(given)
+    together, whole = loaded.decode(given), load(model).decode(given)
     for found, sound, wanted in zip(together, given, whole, strict=True):
         (alone,) = loaded.decode([sound])
         assert (alone.tokens, alone.positional_scores) == (found.tokens, found.positional_scores)
@@ -214,8 +233,8 @@ def test_an_int8_folder_gives_what_int8_does(tmp_path: Path) -> None:
     assert convert([str(path), "--quantize", "int8", "--output", str(tmp_path / "int8"), "--quiet"]) == 0
     assert convert([str(path), "--output", str(tmp_path / "model"), "--quiet"]) == 0
     given = [(each, RATE) for each in sounds()]
-    one = nartk.load(tmp_path / "int8").decode(given)
-    other = nartk.load(tmp_path / "model", dtype="int8").decode(given)
+    one = load(tmp_path / "int8").decode(given)
+    other = load(tmp_path / "model", dtype="int8").decode(given)
     assert [(each.tokens, each.positional_scores) for each in one] == [
         (each.tokens, each.positional_scores) for each in other
     ]
@@ -225,7 +244,7 @@ def test_an_int8_folder_gives_what_int8_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_words_lie_where_the_weights_are(name: str, tmp_path: Path) -> None:
     """Spans by a running sum of FunASR's weights; times of words inside of the sound, one after the other."""
-    loaded = nartk.load(converted(tmp_path, name))
+    loaded = load(converted(tmp_path, name))
     timed = 0
     for i, found in enumerate(loaded.decode([(each, RATE) for each in sounds()])):
         count = len(found.tokens) - 1
@@ -305,18 +324,19 @@ def test_what_reads_hotwords_is_left_out(tmp_path: Path) -> None:
     state |= {"seaco_decoder.after_norm.bias": torch.zeros(4), "hotword_output_layer.bias": torch.zeros(9)}
     path = write(tmp_path / "theirs", "bicif", config, state)
     assert convert([str(path), "--output", str(tmp_path / "model"), "--quiet"]) == 0
-    (found,) = nartk.load(tmp_path / "model").decode([(sounds()[0], RATE)])
-    assert found.text == str(oracle("bicif 0 text"))
+    (found,) = load(tmp_path / "model").decode([(sounds()[0], RATE)])
+    assert found.text.replace(" ", "") == text_of("bicif", 0)
 
 
 @engine
 def test_long_recordings_are_read_in_buffers(tmp_path: Path) -> None:
     """Buffers that hold all of a recording give what it gives as a whole, and positions are all covered."""
-    loaded = nartk.load(converted(tmp_path, "large"))
+    loaded = load(converted(tmp_path, "large"))
     sound = np.concatenate(sounds() * 4)
-    whole, cut = (each.decode([(sound, RATE)])[0] for each in (loaded, replace(loaded, buffers=60.0)))
+    buffers = buffers_for(loaded, 60.0)
+    whole, cut = (each.decode([(sound, RATE)])[0] for each in (loaded, replace(loaded, buffers=buffers)))
     assert cut.tokens == whole.tokens
-    shorter = replace(loaded, buffers=2.0).decode([(sound, RATE)])[0]
+    shorter = replace(loaded, buffers=buffers_for(loaded, 2.0)).decode([(sound, RATE)])[0]
     assert shorter.error is None
     assert abs(len(shorter.tokens) - len(whole.tokens)) <= 2
 

@@ -100,6 +100,7 @@ class FrameEncoder(Config):
     """An encoder whose sources are frames [T, `input_features`]."""
 
     reads_text: ClassVar[bool] = False
+    covers_frames: ClassVar[bool] = False  # True if every frame of a source has a part in a position
 
     encoder_layers: int = setting(6, "layers of the encoder")
     encoder_ffn: int = setting(2048, "inner features of the encoder's feed-forward networks")

@@ -45,6 +45,7 @@ class SanmEncoder(FrameEncoder):
     """
 
     encoder: ClassVar[str] = "nartk.models.sanm:SanmEncoderModule"
+    covers_frames: ClassVar[bool] = True
 
     activation: str = setting("relu", "of the feed-forward networks", choices=("relu",))
     gated_ffn: bool = setting(False, "none has a gate", choices=(False,))

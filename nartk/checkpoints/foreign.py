@@ -12,7 +12,6 @@ from nartk.errors import UnsupportedCheckpointError
 from nartk.files import Folder
 
 _ORIGIN = "name the model that it was made of; nartk does not read it"
-_OTHER = "name a model's folder of nartk or of Hugging Face; nartk does not read it"
 # Patterns of files that are all there, with what such a folder is, and the way in.
 _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     (
@@ -22,16 +21,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str, Callable[[Path], str]], ...] = (
     ),
     (("*.onnx",), "a model in ONNX", lambda _: _ORIGIN),
     (("*.gguf",), "a model in GGUF", lambda _: _ORIGIN),
-    (
-        ("am.mvn", "model.pt"),
-        "a model of FunASR",
-        lambda folder: f"nartk-convert {folder} --output DIR",
-    ),
-    (
-        ("configuration.json", "model.pt"),
-        "a model of FunASR",
-        lambda folder: f"nartk-convert {folder} --output DIR",
-    ),
+    (("am.mvn", "model.pt"), "a model of FunASR", lambda folder: f"nartk-convert {folder} --output DIR"),
     (("*.pth", "config.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
     (("exp", "meta.yaml"), "a model of ESPnet", lambda folder: f"nartk-convert {folder} --output DIR"),
     (

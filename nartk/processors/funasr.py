@@ -5,8 +5,9 @@ included. A subword that another follows ends in ``@@``. Words of Chinese charac
 spaces; behind any other word of letters is one, unless Chinese follows; single letters of English in a row are
 an abbreviation, in capitals. Special symbols, unknown words among them, are left out.
 
-It differs from FunASR's ``sentence_postprocess`` in this: a subword that no word follows is written, and
-punctuation between a word of letters and Chinese is not left out.
+It differs from FunASR's ``sentence_postprocess`` in this: a subword that no word follows is written;
+punctuation between a word of letters and Chinese is not left out; and text with times is spelled as text
+without, where FunASR has spaces between Chinese characters.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class Buffers:
         left, right: Positions of the context before and behind them.
         subsampling: Frames of the source that a position has.
         whole: Most positions of a recording that is read as a whole.
+        covers: True if positions cover all frames of a source; else whole windows alone have one.
     """
 
     chunk: int
@@ -43,6 +44,7 @@ class Buffers:
     right: int
     subsampling: int
     whole: int = 0
+    covers: bool = False
 
     @classmethod
     def of_time(
@@ -54,12 +56,14 @@ class Buffers:
         shift_ms: float,
         subsampling: int,
         is_whole: bool = True,
+        covers: bool = False,
     ) -> Buffers:
         """Buffers of chunks and contexts in ms, which the model's positions divide.
 
         Args:
             shift_ms: Time from one frame of the source to the next.
             is_whole: True if a recording that fits one buffer is read as a whole.
+            covers: Same as in `Buffers`.
 
         Raises:
             UsageError: One of them is no whole number of positions, or there is no chunk.
@@ -78,11 +82,11 @@ class Buffers:
                     fix=f"give {near:g}",
                 )
         chunk, left, right = counts.values()
-        return cls(chunk, left, right, subsampling, chunk + left + right if is_whole else 0)
+        return cls(chunk, left, right, subsampling, chunk + left + right if is_whole else 0, covers)
 
     def require_fit(self, scorer: Any) -> None:
         """Raises UsageError where a buffer is longer than what a model reads at once."""
-        size = (self.chunk + self.left + self.right + 1) * self.subsampling - 1
+        size = self._frames(self.chunk + self.left + self.right)
         if size > scorer.limits.source:
             raise UsageError(
                 f"a buffer of {size} frames, the model reads {scorer.limits.source} at once",
@@ -91,11 +95,18 @@ class Buffers:
 
     def positions(self, frames: int) -> int:
         """Positions of a source of so many frames: convolutions without padding leave the rest out."""
+        if self.covers:
+            return -(-frames // self.subsampling)
         return max(0, frames - self.subsampling + 1) // self.subsampling
+
+    def _frames(self, positions: int) -> int:
+        """Frames that give so many positions, and no more."""
+        return positions * self.subsampling if self.covers else (positions + 1) * self.subsampling - 1
 
     def frames_of(self, window: Window) -> slice:
         """The frames of a source that give a window's positions."""
-        return slice(window.begin * self.subsampling, (window.end + 1) * self.subsampling - 1)
+        begin = window.begin * self.subsampling
+        return slice(begin, begin + self._frames(window.end - window.begin))
 
     def window(self, number: int, count: int) -> Window:
         """The buffer of that number of a recording of so many positions."""
@@ -137,7 +148,7 @@ class FixedBuffers(Buffers):
         context = round(size * _CONTEXT)
         if context < 1:
             raise UsageError(f"buffers of {frames} frames", fix="use a model that reads longer sound")
-        return cls(size - 2 * context, context, context, subsampling, size, frames)
+        return cls(size - 2 * context, context, context, subsampling, size, frames=frames)
 
     @property
     def spacing(self) -> dict[str, int]:

@@ -117,7 +117,8 @@ def buffers_for(model: Model, seconds: float = 30.0) -> Buffers:
             fix=f"give at least {8 * shift * subsampling / 1000:g}",
         )
     context = size // 8
-    return Buffers(size - 2 * context, context, context, subsampling, size)
+    covers = model.config.covers_frames  # type: ignore[attr-defined]
+    return Buffers(size - 2 * context, context, context, subsampling, size, covers)
 
 
 def in_buffers(

@@ -293,6 +293,7 @@ def buffers_of(
         shift_ms=model.sound.settings.shift_ms,
         subsampling=model.config.subsampling,  # type: ignore[attr-defined]
         is_whole=False,
+        covers=model.config.covers_frames,  # type: ignore[attr-defined]
     )
     buffers.require_fit(model.passes)
     return buffers

@@ -29,6 +29,7 @@ from nartk.checkpoints.espnet.sections import part, read_yaml, shortened
 from nartk.checkpoints.foreign import FUNASR_CONFIG, FUNASR_MANIFEST, FUNASR_STATISTICS, FUNASR_WEIGHTS
 from nartk.checkpoints.funasr.configuration import features_of, network_of, require_known, words_of
 from nartk.checkpoints.funasr.weights import FACTOR, OFFSET, FunasrTensors
+from nartk.checkpoints.generation import KEY as GENERATION
 from nartk.checkpoints.hugging_face.tensors import Files, PickledTensors
 from nartk.checkpoints.tensors import Array
 from nartk.data.audio.features import FeatureSettings
@@ -201,6 +202,7 @@ def _assembled(files: Located, values: JsonObject, stored: Files, folder: Path) 
         "start_token": FAIRSEQ.eos,
         "input": {"name": "audio", **sound, "shortest": config.least_frames, "cmvn": NONE},
         "output": {"name": NAME, "vocabulary": FILE},
+        GENERATION: {"strategy": architecture(_ARCHITECTURE).strategy},
     }
     read = [each for each in (files.statistics, folder / FILE) if each is not None]
     parts = [tensors.digest(), json.dumps(described), *map(sha256, read)]
