@@ -1,12 +1,11 @@
 """FunASR's Paraformer, of SAN-M: self-attention with a memory of neighbours.
 
 Gao et al. 2020 (https://arxiv.org/abs/2006.01713) and 2022 (https://arxiv.org/abs/2206.08317), as FunASR's
-``SANMEncoder`` and ``ParaformerSANMDecoder`` compute them. It differs from these in this: sines and cosines of
-positions are fp64, rounded at the end; memory of padding is zero in both; and what `nartk.models.cif` says of
-fires.
+``SANMEncoder`` and ``ParaformerSANMDecoder`` compute them. It differs from these in this: sines and cosines
+of positions are fp64, rounded at the end; and what `nartk.models.cif` says of fires.
 
-Symbols: B rows, T frames, F features of a frame, m frames side by side, S positions of the encoder, N fires, D
-features of the model.
+Symbols: B rows, T frames, F features of a frame, m frames side by side, S positions of the encoder, N fires,
+D features of the model.
 """
 
 from __future__ import annotations

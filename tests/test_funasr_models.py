@@ -5,6 +5,7 @@ tests/oracles/funasr_models.py wrote the numbers.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -150,8 +151,11 @@ def test_networks_are_funasrs(name: str, tmp_path: Path) -> None:
             counts.append(int(lengths[0]))
             assert counts[-1] == int(oracle(f"{name} {i} counts"))
             if counts[-1]:
-                hidden = network.fill(network.embed_vectors(fires), fires[:, :, 0] == fires[:, :, 0], *(
-                    encoded.memory, encoded.mask))
+                hidden = network.fill(
+                    network.embed_vectors(fires),
+                    fires[:, :, 0] == fires[:, :, 0],
+                    *(encoded.memory, encoded.mask),
+                )
                 scores = network.output(hidden)[0].log_softmax(1).numpy()
                 assert np.abs(by_theirs(scores) - theirs_of(name, i)).max() < 1e-3
     assert counts.count(0) < len(counts) - 2
@@ -272,12 +276,20 @@ def test_texts_are_joined_as_funasrs() -> None:
             assert wanted == "word ,word好."
         assert output.decode([*ids, vocab.eos]) == wanted
         spans = [at for at, _ in output.words(ids)]
-        assert all(one.stop <= other.start for one, other in zip(spans, spans[1:], strict=False))
+        assert all(one.stop <= other.start for one, other in itertools.pairwise(spans))
 
 
 def test_texts_are_read_back() -> None:
     output = FunasrText(Vocab(("<s>", "<pad>", "</s>", "<unk>", "你", "好", "word", "a", "b")))
-    assert output.vocab.to_words(output.encode("你好word ab 好x")) == ["你", "好", "word", "a", "b", "好", "<unk>"]
+    assert output.vocab.to_words(output.encode("你好word ab 好x")) == [
+        "你",
+        "好",
+        "word",
+        "a",
+        "b",
+        "好",
+        "<unk>",
+    ]
 
 
 def test_a_subword_that_no_word_follows_is_written() -> None:
@@ -433,7 +445,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         tensors(lambda state: state.update({BIAS: torch.zeros(2)})),
         f"tensor {BIAS!r} has shape [2], the configuration says [1]",
     ),
-    "another": (tensors(lambda state: state.update(x=torch.zeros(2))), "tensor 'x' is not in the configuration"),
+    "another": (
+        tensors(lambda state: state.update(x=torch.zeros(2))),
+        "tensor 'x' is not in the configuration",
+    ),
     "integers": (
         tensors(lambda state: state.update({BIAS: torch.zeros(1, dtype=torch.int64)})),
         "which is no floating point",

@@ -17,9 +17,9 @@ FloatArray: TypeAlias = npt.NDArray[np.float32]
 def sinusoids(length: int, features: int, first: int = 2) -> FloatArray:
     """Sines then cosines, [length, features], as tensor2tensor and fairseq lay them out.
 
-    It is kept: not to be written to. Row 0 is position `first`, by default 2: fairseq counts positions from the
-    padding id (1) plus 1, and its models are ours. In fp64, rounded at the end: at a thousand positions an fp32 angle is off
-    by 1e-4, and not alike everywhere.
+    It is kept: not to be written to. Row 0 is position `first`, by default 2: fairseq counts positions from
+    the padding id (1) plus 1, and its models are ours. In fp64, rounded at the end: at a thousand positions
+    an fp32 angle is off by 1e-4, and not alike everywhere.
     """
     half = features // 2
     frequencies = np.exp(np.arange(half) * -(math.log(10000) / max(half - 1, 1)))

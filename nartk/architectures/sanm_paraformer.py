@@ -75,7 +75,9 @@ class SanmEncoder(FrameEncoder):
         if kernel < 1:
             raise UsageError(f"`{side}_memory` is {kernel}, below 1")
         if shift > kernel // 2:
-            raise UsageError(f"`{side}_memory_shift` is {shift}, more than {kernel // 2} of {kernel} positions")
+            raise UsageError(
+                f"`{side}_memory_shift` is {shift}, more than {kernel // 2} of {kernel} positions"
+            )
 
     @property
     def stacked_features(self) -> int:

@@ -32,7 +32,7 @@ EXAMPLES = """\
   nartk-convert averaged.pt --output model --spm spm.model --tokenization penn      ordinary text in and out
   nartk-convert tiny.en.pt --tokenizer openai/whisper-tiny.en --output model       OpenAI's own file
   nartk-convert exp/asr_train_conformer --output model      ESPnet's config.yaml and valid.acc.ave.pth
-  nartk-convert paraformer-zh --output model                FunASR's config.yaml, model.pt, am.mvn, tokens.json
+  nartk-convert paraformer-zh --output model                a folder of FunASR
   nartk-convert opus-mt-en-de --output model                a folder of Hugging Face
   nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
   nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
@@ -56,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="nartk-convert",
         description="Writes a checkpoint of fairseq (nartk_transformer, or fairseq's own transformer), the "
-        "state dict of a Transformer with --map and --config, a model of ESPnet or FunASR, or a folder of Hugging Face "
-        "(BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a folder that "
-        "nartk-decode reads. Nothing in it is run, and "
+        "state dict of a Transformer with --map and --config, a model of ESPnet, a Paraformer of FunASR, or "
+        "a folder of Hugging Face (BART, M2M-100 and NLLB, Marian, mBART, mT5, Pegasus, T5, Whisper), as a "
+        "folder that nartk-decode reads. Nothing in it is run, and "
         "neither fairseq nor transformers is needed. With --quantize int8 it may be a model "
         "folder already; what is written decodes as --dtype int8 does. With --to it may be one too, and what "
         "is written is another library's folder, with what tokenises.",

@@ -2,8 +2,8 @@
 
 Settings in ``config.json``: ``vocabulary`` names a JSON file that lists all words by id, special ones
 included. A subword that another follows ends in ``@@``. Words of Chinese characters and digits stand without
-spaces; behind any other word of letters is one, unless Chinese follows; single letters of English in a row are
-an abbreviation, in capitals. Special symbols, unknown words among them, are left out.
+spaces; behind any other word of letters is one, unless Chinese follows; single letters of English in a row
+are an abbreviation, in capitals. Special symbols, unknown words among them, are left out.
 
 It differs from FunASR's ``sentence_postprocess`` in this: a subword that no word follows is written;
 punctuation between a word of letters and Chinese is not left out; and text with times is spelled as text

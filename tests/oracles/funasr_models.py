@@ -1,16 +1,17 @@
 """Writes funasr_models.npz: what whole Paraformers of FunASR's give of sounds, with random weights.
 
-    pip install --target /tmp/funasr --no-deps funasr==1.4.16 kaldiio hydra-core omegaconf antlr4-python3-runtime
+    pip install --target /tmp/funasr --no-deps funasr==1.4.16 kaldiio hydra-core omegaconf \\
+        antlr4-python3-runtime
     PYTHONPATH=/tmp/funasr:tests python tests/oracles/funasr_models.py tests/oracles/funasr_models.npz
 
 Of each model in tests/support/funasr_models.py and each of its sounds, alone: ``features`` [T,mF] of
-`WavFrontend` (frames side by side, normalised), ``memory`` [S,D], ``alphas`` [S] of the predictor with its tail
-behind them, ``counts``, the number of fires, ``scores`` [N,V] log-probabilities by FunASR's ids, and ``tokens``
-and ``text``, what `inference` makes of it. ``batch`` are the scores of all sounds as one batch. ``shapes`` is
-JSON of the tensors of the state dict by name. ``texts`` are lists of words, and what `sentence_postprocess`
-makes of them, and ``lfr m n T`` the frames that `apply_lfr` puts side by side, of T that are their numbers.
-torchaudio is not installed, so that FunASR computes the filterbank by kaldi-native-fbank; librosa
-is not needed.
+`WavFrontend` (frames side by side, normalised), ``memory`` [S,D], ``alphas`` [S+1] of the predictor with its
+tail behind them, ``counts``, the number of fires, ``scores`` [N,V], log-probabilities by FunASR's ids, and
+``tokens`` and ``text``, what `inference` makes of it. ``batch`` are the scores of all sounds as one batch.
+``shapes`` is JSON of the tensors of the state dict by name. ``texts`` are lists of words, and what
+`sentence_postprocess` makes of them, and ``lfr m n T`` the frames that `apply_lfr` puts side by side, of T
+that are their numbers. torchaudio is not installed, so that FunASR computes the filterbank by
+kaldi-native-fbank; librosa is not needed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ import torch
 
 sys.modules.setdefault("librosa", ModuleType("librosa"))
 
-import funasr.models.bicif_paraformer.cif_predictor  # noqa: E402, F401
-import funasr.models.bicif_paraformer.model  # noqa: E402, F401
-import funasr.models.paraformer.cif_predictor  # noqa: E402, F401
-import funasr.models.paraformer.decoder  # noqa: E402, F401
-import funasr.models.paraformer.model  # noqa: E402, F401
+import funasr.models.bicif_paraformer.cif_predictor  # noqa: E402
+import funasr.models.bicif_paraformer.model  # noqa: E402
+import funasr.models.paraformer.cif_predictor  # noqa: E402
+import funasr.models.paraformer.decoder  # noqa: E402
+import funasr.models.paraformer.model  # noqa: E402
 import funasr.models.sanm.encoder  # noqa: E402, F401
 from funasr.frontends.wav_frontend import apply_lfr  # noqa: E402
 from funasr.register import tables  # noqa: E402
@@ -93,7 +94,9 @@ def scores_of(model: Any, frontend: Any, batch: list[torch.Tensor]) -> dict[str,
 
 def main(file: str) -> None:
     torch.set_grad_enabled(False)
-    results: dict[str, Any] = {"texts": np.array(json.dumps([[words, sentence_postprocess(words)[0]] for words in TEXTS]))}
+    results: dict[str, Any] = {
+        "texts": np.array(json.dumps([[words, sentence_postprocess(words)[0]] for words in TEXTS]))
+    }
     for stack in STACKS:
         for count in range(1, 31):
             found = apply_lfr(torch.arange(count)[:, None].float(), *stack)

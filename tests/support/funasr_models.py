@@ -15,7 +15,11 @@ import numpy as np
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "funasr_models.npz"
 TOKENS = ["<blank>", "<s>", "</s>", "你", "好", "hel@@", "lo", "a", "b", "7", "word", "们", "ing", "<unk>"]
-_SEEDS = {"large": 11, "small": 14, "bicif": 12}  # with which outputs have several words, special ones among them
+_SEEDS = {
+    "large": 11,
+    "small": 14,
+    "bicif": 12,
+}  # with which outputs have several words, special ones among them
 _FIRING = {"large": 0.0, "small": -1.0, "bicif": -1.0}  # logits of the predictor's weights, about
 RATE = 16000
 STACKS = ((7, 6), (5, 3), (3, 2), (4, 3))  # frames side by side, and from one to the next
@@ -48,7 +52,13 @@ _DECODER: dict[str, Any] = {
     "kernel_size": 5,
     "sanm_shfit": 0,
 }
-_PREDICTOR: dict[str, Any] = {"idim": 12, "threshold": 1.0, "l_order": 1, "r_order": 1, "tail_threshold": 0.45}
+_PREDICTOR: dict[str, Any] = {
+    "idim": 12,
+    "threshold": 1.0,
+    "l_order": 1,
+    "r_order": 1,
+    "tail_threshold": 0.45,
+}
 _COMMON: dict[str, Any] = {
     "model": "Paraformer",
     "model_conf": {
@@ -101,7 +111,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "decoder_conf": _DECODER | {"sanm_shfit": None, "num_blocks": 1},
         "predictor": "CifPredictorV3",
         "predictor_conf": _PREDICTOR
-        | {"smooth_factor2": 0.25, "noise_threshold2": 0.01, "upsample_times": 3, "upsample_type": "cnn_blstm"}
+        | {
+            "smooth_factor2": 0.25,
+            "noise_threshold2": 0.01,
+            "upsample_times": 3,
+            "upsample_type": "cnn_blstm",
+        }
         | {"use_cif1_cnn": False},
         "frontend_conf": {**_COMMON["frontend_conf"], "n_mels": 4, "lfr_m": 3, "lfr_n": 2},
     },

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nartk.checkpoints.espnet.sections import Section, part, refused, shortened
 from nartk.checkpoints.espnet.configuration import PAD
+from nartk.checkpoints.espnet.sections import Section, part, refused, shortened
 from nartk.data.audio.features import FBANK
 from nartk.errors import CheckpointError, UnsupportedCheckpointError
 from nartk.files import JsonObject
@@ -153,7 +153,7 @@ def _shift(given: JsonObject, name: str, otherwise: int, where: str) -> int:
 
 
 def _predictor(values: JsonObject, features: int, where: str) -> JsonObject:
-    kind, tail = _PREDICTORS[values["predictor"]]
+    predictor, tail = _PREDICTORS[values["predictor"]]
     given = part(values, "predictor_conf", where)
     for key in given:
         if key not in _FIRES and key not in _FIRES_BESIDE:
@@ -165,7 +165,7 @@ def _predictor(values: JsonObject, features: int, where: str) -> JsonObject:
     found = given.get("tail_threshold", tail)
     if type(found) not in (int, float) or not 0 < found < 1:
         raise refused("predictor_conf.tail_threshold", found, where, ["numbers between 0 and 1"])
-    return {"predictor": kind, "tail_threshold": float(found)}
+    return {"predictor": predictor, "tail_threshold": float(found)}
 
 
 def features_of(values: JsonObject, where: str) -> JsonObject:

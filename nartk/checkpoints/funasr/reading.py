@@ -1,8 +1,8 @@
 """Reads FunASR's Paraformers (Gao et al. 2022, https://arxiv.org/abs/2206.08317).
 
-A model is a folder: ``config.yaml``, ``model.pt``, ``am.mvn`` and ``tokens.json`` or ``tokens.txt``; or files of
-other names, which ``configuration.json`` says. ``seg_dict``, by which FunASR cuts text for training, is not
-read. BiCifParaformer and SeacoParaformer are read as Paraformers: the output of their predictor for
+A model is a folder: ``config.yaml``, ``model.pt``, ``am.mvn`` and ``tokens.json`` or ``tokens.txt``; or files
+of other names, which ``configuration.json`` says. ``seg_dict``, by which FunASR cuts text for training, is
+not read. BiCifParaformer and SeacoParaformer are read as Paraformers: the output of their predictor for
 timestamps and what reads hotwords are left out, since nartk has its own of both.
 
 It differs from FunASR's program in this: there is no dither, a frame has a whole window, sums of weights are
@@ -116,7 +116,9 @@ def _is_inside(name: str) -> bool:
 def _there(path: Path) -> Path:
     if not path.is_file():
         raise CheckpointError(
-            f"{path.name} is missing", fix="copy it from where the model was published", where=str(path.parent)
+            f"{path.name} is missing",
+            fix="copy it from where the model was published",
+            where=str(path.parent),
         )
     return path
 
@@ -166,7 +168,7 @@ def _tokens(files: Located, values: JsonObject) -> tuple[list[object], str]:
 
 
 def _statistics(path: Path | None, features: int) -> dict[str, Array]:
-    """What is added to frames side by side, and what they are multiplied with then, by the weights' names."""
+    """Offsets and factors of frames side by side, by the weights' names."""
     if path is None:
         return {OFFSET: np.zeros(features, np.float32), FACTOR: np.ones(features, np.float32)}
     text = read_file(path, most=_MOST_STATISTICS).decode("utf-8", "replace")
