@@ -72,7 +72,7 @@ class SanmEncoderModule(SourceEncoder):
 
     def __init__(self, config: SanmEncoder) -> None:
         super().__init__(config.tree["encoder"], config)
-        nn.init.ones_(self.stacking.factor)
+        nn.init.ones_(self.stacking.get_buffer("factor"))
         self.config = config
         self.dropout = Dropout(config.dropout)
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
