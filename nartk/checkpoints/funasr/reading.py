@@ -219,10 +219,8 @@ def _configured(values: JsonObject, sound: JsonObject, words: int, where: str) -
     try:
         FeatureSettings(**sound)
         settings = {**network_of(values, where), "tgt_vocab": words}
-        config = architecture(_ARCHITECTURE).config.from_dict(settings)
+        return SanmParaformerConfig.from_dict(settings)
     except UnsupportedCheckpointError:
         raise
     except UsageError as error:
         raise CheckpointError(error.message, fix=error.fix, where=where) from error
-    assert isinstance(config, SanmParaformerConfig)
-    return config
