@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nartk.decoders.drafters.small_model import DRAFTER_HELP, PickBest, SmallModel, small_model
+from nartk.decoders.drafters.small_model import DRAFTER_HELP, WITHIN, PickBest, SmallModel, small_model
 from nartk.decoders.loop.acceptance import Acceptance, DraftOutcome, StepwiseAcceptance, Verified
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.loop import DraftAndVerify
@@ -44,7 +44,7 @@ class BigLittle(DraftAndVerify):
         Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
     )
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, within=WITHIN)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",
@@ -63,7 +63,8 @@ class BigLittle(DraftAndVerify):
         small_model(self.auxiliary, self.name)
 
     def make_drafter(self, scorer: PassScorer) -> SmallModel:
-        return SmallModel(small_model(self.auxiliary, self.name), self.max_draft, PickBest(self.fallback))
+        small = small_model(self.auxiliary, self.name)
+        return SmallModel(small, self.max_draft, PickBest(self.fallback), scorer)
 
     def acceptance(self) -> Acceptance:
         return Rollback(self.rollback, self.keep_best)

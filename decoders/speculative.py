@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from nartk.decoders.drafters.small_model import PickBest, SmallModel, SmallModelDrafts, small_model
+from nartk.decoders.drafters.small_model import Pick, PickBest, SmallModel, SmallModelDrafts, small_model
 from nartk.decoders.loop.acceptance import (
     Acceptance,
     ArgmaxAcceptance,
@@ -82,8 +82,10 @@ class Speculative(SmallModelDrafts, AdaptiveDrafts, Sampling):
     def make_drafter(self, scorer: PassScorer) -> SmallModel:
         small = small_model(self.auxiliary, self.name)
         if self.temperature == 0:
-            return SmallModel(small, self.block_size, PickBest())
-        return SmallModel(small, self.block_size, PickDrawn(self._draws(_DRAFTS)))
+            pick: Pick = PickBest()
+        else:
+            pick = PickDrawn(self._draws(_DRAFTS))
+        return SmallModel(small, self.block_size, pick, scorer, stop_below=self.stop_below)
 
     def acceptance(self) -> Acceptance:
         if self.temperature == 0:

@@ -108,6 +108,10 @@ class OnTorch:
             self.model.output, torch.tensor(features, device=self.device, dtype=self.dtype), want
         )
 
+    def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """Implements `nartk.protocols.encoded.GivesEncoded`."""
+        return [_floats(each.memory) for each in self._rows(memory)]
+
     def _rows(self, memory: Sequence[int] | IntArray) -> list[Held]:
         return [self._memories[int(handle)] for handle in memory]
 
@@ -265,6 +269,15 @@ class CopiesOnTorch(OnTorch):
         source = self.source_vocab
         mapped = range(len(self.vocab)) if source in (None, self.vocab) else source.map_to(self.vocab)
         return torch.tensor(mapped, dtype=torch.int32).numpy()
+
+
+class VectorsOnTorch(OnTorch):
+    """Implements `nartk.protocols.encoded.ReadsEncoded`."""
+
+    @property
+    def encoded_features(self) -> int:
+        features: int = self.model.config.d_model
+        return features
 
 
 def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from nartk.architectures.settings import JOINT
 from nartk.engine import available
 from nartk.errors import UsageError
 from nartk.protocols.attending import AttendingScorer
+from nartk.protocols.encoded import ReadsEncoded
 from nartk.protocols.parallel import (
     BlockScorer,
     CanvasScorer,
@@ -163,6 +164,7 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
         GraphScorer,
         MelScorer,
         PhonemeScorer,
+        ReadsEncoded,
     )
     assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
 
@@ -172,6 +174,7 @@ def test_what_trains_an_architecture_is_declared() -> None:
     assert declared == {
         "transformer": ("nartk_cross_entropy", "nartk_drafter"),
         "blockwise": ("nartk_nar", "nartk_drafter"),
+        "light_drafter": ("nartk_drafter",),
         **dict.fromkeys(("nat", "ctc", "dag", "cif"), ("nartk_nar",)),
         **dict.fromkeys(
             ("conformer", "owsm_ctc", "paraformer", "speech_dag", "speech_ctc"), ("nartk_speech",)

@@ -34,6 +34,7 @@ from support.every_drafter import (
     sentences,
 )
 from support.parallel_drafters import KINDS, small_drafter
+from support.light_drafters import random_light
 from support.random_transformers import random_config, random_model, random_source, vocabulary
 from support.real_passes import RealPasses
 from support.scorers import TransformerReference
@@ -47,7 +48,7 @@ from support.scripted_passes import (
 )
 from support.sizes import FACTOR, cases
 from support.small_drafters import shaken
-from support.small_passes import random_small
+from support.small_passes import Light, random_small
 
 from nartk.bench.verification import measure
 from nartk.engine import FORCED_ISA
@@ -99,6 +100,7 @@ def table_mismatches(name: str, count: int, seed: int, request_of: RandomRequest
             requests,
             wanted,
             small=lambda rng, scorer=scorer: random_small(rng, scorer),
+            light=lambda rng, scorer=scorer: random_small(rng, scorer, Light),
             network=lambda kind, words=words, seed=network_seed: small_drafter(kind, words, seed),
         )
         results = decoded(EVERY[name](rng, each), scorer, each.requests, batch_size=batch_size, counts=counts)
@@ -215,6 +217,7 @@ def block(isa: str, type: str, number: int, count: int, ties: str = "none") -> B
         requests,
         [tokens for tokens, _ in wanted],
         small=lambda rng: serve(shaken(model, small_seed, rng.choice([0.0, 0.02, 0.1])), type=type),
+        light=lambda rng: random_light(rng, config, type=type, on_torch=isa == TORCH),
         network=network,
     )
     return Block(scorers, each, wanted)

@@ -32,7 +32,7 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     assert "--glancing 0.3:0.1@123" in models["dag"]
     goes_on = models["dag-fuzzy"].removeprefix(models["dag"])
     assert "--max-update 15 --finetune-from-model WORK/dag.DATA/checkpoints/checkpoint_last.pt" in goes_on
-    assert {row[1] for row in rows if row[0] == "drafter"} == {"blockwise", "small"}
+    assert {row[1] for row in rows if row[0] == "drafter"} == {"blockwise", "small", "light", "light-two"}
     for _, name, spec, _ in (row for row in rows if row[0] == "decode"):
         strategy, *options = spec.split(":")
         given = dict(option.split("=") for option in options)

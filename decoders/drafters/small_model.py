@@ -5,6 +5,7 @@ Symbols: K drafted tokens, N tokens of a pass, n of them scored, V words.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -18,11 +19,16 @@ from nartk.decoders.loop.packing import Unread, pack
 from nartk.decoders.loop.prompting import prompts_of
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
+from nartk.protocols.encoded import GivesEncoded, ReadsEncoded, sources_of
 from nartk.protocols.hypothesis import Request
-from nartk.protocols.passes import FloatArray, PassScorer, Scores, Want, costs_of
+from nartk.protocols.passes import FloatArray, PassScorer, Scores, Source, Want, costs_of
 from nartk.registry import option, register_drafter
 
-DRAFTER_HELP = "name or folder of the small autoregressive model that drafts"
+DRAFTER_HELP = (
+    "name or folder of the small autoregressive model that drafts; where none is given, the one in the "
+    "model's own folder, drafter/, if it is there"
+)
+WITHIN = "drafter"  # in a model's folder, the folder of what drafts for it
 
 
 @register_drafter("small-model")
@@ -32,11 +38,19 @@ class SmallModelDrafts(DrafterOptions):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     of_model = True
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, within=WITHIN)
     block_size: int = option(5, "longest draft, tokens", low=1)
+    stop_below: float = option(
+        0.0,
+        "a draft ends with the word by which the product of its words' probabilities falls below this; 0: none "
+        "does",
+        low=0.0,
+        high=1.0,
+        does_nothing=True,
+    )
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
-        return SmallModel(scorer, self.block_size, PickBest())
+        return SmallModel(scorer, self.block_size, PickBest(), stop_below=self.stop_below)
 
 
 def small_model(auxiliary: Mapping[str, object], strategy: str) -> PassScorer:
@@ -153,10 +167,33 @@ class SmallModel(PlainDrafter):
     Args:
         scorer: Its words are the verifier's.
         longest: Most tokens of a draft.
+        verifier: Scorer of the verifier, of whose encoded sources one that `ReadsEncoded` drafts.
+        stop_below: Product of a draft's probabilities below which it ends; the word that falls below is drafted,
+            since it has cost a pass already.
+
+    Raises:
+        StrategyMismatchError: It reads encoded sources, and the verifier shows none, or of other features.
     """
 
-    def __init__(self, scorer: PassScorer, longest: int, pick: Pick) -> None:
+    def __init__(
+        self,
+        scorer: PassScorer,
+        longest: int,
+        pick: Pick,
+        verifier: object = None,
+        *,
+        stop_below: float = 0.0,
+    ) -> None:
         self.scorer, self.longest, self.pick = scorer, longest, pick
+        self._least = math.log(stop_below) if stop_below > 0 else -math.inf
+        self._gives: GivesEncoded | None = None
+        if isinstance(scorer, ReadsEncoded):
+            if not isinstance(verifier, GivesEncoded):
+                raise StrategyMismatchError(
+                    f"{named('drafter')} reads what a verifier has encoded, and this one shows nothing of it",
+                    fix="name a small model that reads sources itself",
+                )
+            self._gives = verifier
         self.ends, self.costs = scorer.vocab.ends, costs_of(scorer)
 
     def start_time(self, source: float) -> float:
@@ -168,7 +205,10 @@ class SmallModel(PlainDrafter):
         return super().draft_time(rows, passes) + costs.run(2 * rows) + (passes - 1) * costs.run(rows)
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[SmallModelRow]:
-        own = self.scorer.encode([request.source for request in requests]).tolist()
+        sources: Sequence[Source] = [request.source for request in requests]
+        if self._gives is not None:
+            sources = sources_of(self._gives.encodings(memory))
+        own = self.scorer.encode(sources).tolist()
         try:
             prompts = prompts_of(self.scorer, own, [request.prompt for request in requests])
             contexts = self.scorer.open(len(requests)).tolist()
@@ -228,5 +268,6 @@ class SmallModel(PlainDrafter):
             if word >= 0:
                 turn.tokens.append(word)
                 turn.log_probs.append(log_prob)
-                if word not in self.ends and len(turn.tokens) < turn.most:
+                is_sure = sum(turn.log_probs) >= self._least
+                if word not in self.ends and len(turn.tokens) < turn.most and is_sure:
                     reader.unread = [word]

@@ -32,6 +32,7 @@ from nartk.architectures.parts import (
 )
 from nartk.architectures.settings import FINAL_NORMS, JOINT, POSITIONS, Config, Speaks, setting
 from nartk.errors import PassError, UsageError
+from nartk.protocols.encoded import ReadsEncoded
 from nartk.protocols.parallel import FrameScorer
 from nartk.protocols.passes import FeatureSource, Source
 
@@ -93,6 +94,22 @@ class TextEncoder(Config):
     def parts(self) -> dict[str, Part]:
         encoder = self.stack_part("encoder", self.source_positions, words=self.src_vocab)
         return {"encoder": encoder, **super().parts()}
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class EncodedSources(Config):
+    """No encoder: sources are vectors of `d_model` features that another model's encoder gave."""
+
+    encoder: ClassVar[str] = "nartk.models.light_drafter:EncodedSourcesModule"
+    reads_text: ClassVar[bool] = False
+    speaks: ClassVar[Speaks | None] = Speaks(
+        (ReadsEncoded,), "nartk.engine.scorer:VectorsOnEngine", "nartk.models.reference:VectorsOnTorch"
+    )
+
+    drafts_for: str = setting("", "fingerprint of the model whose encoded sources it reads")
+
+    def parts(self) -> dict[str, Part]:
+        return {"encoder": Group({}, {"vectors": self.max_source_len}), **super().parts()}
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -22,7 +22,8 @@ from nartk.processors.text import AsGiven, TextInput, Tokenizer, load_tokenizati
 from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
 # What config.json says beside the weights.
-_BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION, GUARD)
+MADE_OF = "made_of"  # of an int8 folder, the fingerprint of the model that it was made of
+_BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION, GUARD, MADE_OF)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Checkpoint:
     generation: JsonObject = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     guard: Guard | None = None
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Its own, and that of the model that its int8 weights were made of."""
+        made_of = self.beside.get(MADE_OF)
+        return (self.fingerprint, made_of) if isinstance(made_of, str) else (self.fingerprint,)
 
     @property
     def target_vocab(self) -> Vocab:

@@ -76,6 +76,9 @@ class Engine:
     ) -> IntArray:
         """Encodes sources of frames [T,F] each, with words in front of them and a prompt."""
 
+    def encode_vectors(self, vectors: FloatArray, lengths: _Ints) -> IntArray:
+        """Takes sources that another model has encoded: vectors [N,D], those of a source together."""
+
     def free(self, memories: _Ints) -> None: ...
     def open(self, count: int) -> IntArray: ...
     def fork(self, contexts: _Ints) -> IntArray: ...

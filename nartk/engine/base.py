@@ -87,6 +87,10 @@ class OnEngine:
             frames, [words for words, _ in beside], [prompt for _, prompt in beside]
         )
 
+    def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """Implements `nartk.protocols.encoded.GivesEncoded`."""
+        return [self._engine.output(int(handle)) for handle in memory]
+
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self._engine.free(memory)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nartk.checkpoints.checkpoint import Checkpoint, read_config
+from nartk.checkpoints.checkpoint import MADE_OF, Checkpoint, read_config
 from nartk.checkpoints.names import CARD, MOST_CARD
 from nartk.checkpoints.quantized import INT8, LAYOUT, block_shape, stored_shapes
 from nartk.checkpoints.saving import save_files
@@ -72,6 +72,7 @@ def quantize(checkpoint: Checkpoint, folder: Path) -> tuple[int, int]:
             "model": asdict(config),
             "aliases": {},
             **checkpoint.beside,
+            MADE_OF: checkpoint.fingerprint,
         },
         files=checkpoint.files,
         card=text + _CARD.format(after=after, before=before, full=full, fingerprint=checkpoint.fingerprint),

@@ -9,7 +9,7 @@ import numpy as np
 
 from nartk.engine.base import OnEngine
 from nartk.protocols.attending import Heads
-from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Want
+from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Source, Want, features_of
 
 
 class PassesOnEngine(OnEngine):
@@ -40,6 +40,20 @@ class PassesOnEngine(OnEngine):
     @property
     def cells_in_use(self) -> int:
         return self._engine.cells_in_use
+
+
+class VectorsOnEngine(OnEngine):
+    """Implements `nartk.protocols.encoded.ReadsEncoded`."""
+
+    @property
+    def encoded_features(self) -> int:
+        features: int = self.config.d_model
+        return features
+
+    def encode(self, sources: Sequence[Source]) -> IntArray:
+        found = features_of(sources, self.encoded_features)
+        vectors = np.concatenate([np.empty((0, self.encoded_features), np.float32), *found])
+        return self._engine.encode_vectors(vectors, [*map(len, found)])
 
 
 def _arrays(work: Pass) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import cast
 
 import numpy as np
 
+from nartk.protocols.encoded import GivesEncoded
 from nartk.protocols.passes import (
     FloatArray,
     IntArray,
@@ -77,6 +79,10 @@ class WrappedPasses:
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         return self.scorer.encode(sources)
+
+    def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """Implements `nartk.protocols.encoded.GivesEncoded` where the other one does."""
+        return cast(GivesEncoded, self.scorer).encodings(memory)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.scorer.free(memory)

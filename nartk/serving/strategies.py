@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import Field, replace
 from typing import TYPE_CHECKING, Any
 
 from nartk.checkpoints.generation import unheeded, with_generation
-from nartk.errors import StrategyMismatchError
+from nartk.checkpoints.names import CONFIG
+from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.aligned import AlignedWords
+from nartk.protocols.encoded import ReadsEncoded
 from nartk.protocols.passes import PassScorer
 from nartk.registry import declared, implied, make_strategy, options_of
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Strategy
     from nartk.serving.model import Model
+
+
+def _named(model: Model, given: str, item: Field[Any]) -> str:
+    """Name of the other model of an option; "": there is none."""
+    within = item.metadata["within"]
+    if given or not within:
+        return given
+    folder = model.checkpoint.folder / within
+    return str(folder) if (folder / CONFIG).is_file() else ""
+
+
+def _require_verifier(drafter: Model, model: Model, name: str) -> None:
+    """Raises StrategyMismatchError unless a drafter reads what this model encodes."""
+    wanted = drafter.config.drafts_for  # type: ignore[attr-defined]  # of its encoder's place
+    mine = model.checkpoint.fingerprints
+    if wanted not in mine:
+        raise StrategyMismatchError(
+            f"{name} drafts for the model {wanted!r}, and this one is {mine[0]!r}",
+            fix="name the drafter that was trained for this model, or train one",
+        )
+    if drafter.config.d_model != model.config.d_model:
+        raise StrategyMismatchError(
+            f"{name} reads encoded sources of {drafter.config.d_model} features, the model's have "
+            f"{model.config.d_model}",
+            fix="train it again for this model",
+        )
 
 
 def made_strategy(
@@ -40,6 +68,11 @@ def made_strategy(
             architecture or has fewer positions than the model.
         VocabMismatchError: Another model reads or writes other words.
     """
+    if isinstance(model.passes, ReadsEncoded):
+        raise StrategyMismatchError(
+            f"{str(model.checkpoint.folder)!r} drafts from what its verifier has encoded, and decodes nothing",
+            fix=f"name its verifier, and this one with {named('drafter')}",
+        )
     generation = model.checkpoint.generation
     if name is None:
         name = implied(options, generation.get("strategy", "greedy"))
@@ -50,12 +83,14 @@ def made_strategy(
         tell(ignored)
     auxiliary = {}
     for key, item in options_of(name).items():
-        other = getattr(made, key)
-        if not item.metadata["model"] or not other:
+        if not item.metadata["model"] or not (other := _named(model, getattr(made, key), item)):
             continue
         found = model.other(other)
         mine, theirs = model.checkpoint, found.checkpoint
-        mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
+        if isinstance(found.passes, ReadsEncoded):
+            _require_verifier(found, model, f"{key} {other!r}")
+        else:
+            mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
         is_pair = isinstance(found.passes, PassScorer) and isinstance(model.passes, PassScorer)
         mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}", padded=is_pair)
         for side in ("max_source_len", "max_target_len"):

@@ -224,10 +224,14 @@ def register_models(base: type[CoreModel], *criterions: str) -> None:
         if not {*criterions} & {*each.criterions}:
             continue
         own = {"architecture": each, "__module__": base.__module__}
-        model = type(f"{base.__name__}_{name}", (base,), own)
-        register_model(f"nartk_{name}")(model)
-        for preset, settings in each.presets.items():
-            register_model_architecture(f"nartk_{name}", preset)(_preset(model, settings))
+        register_model_of(type(f"{base.__name__}_{name}", (base,), own), each)
+
+
+def register_model_of(model: type[CoreModel], found: Architecture) -> None:
+    """Registers with fairseq the model of an architecture, with its presets."""
+    register_model(f"nartk_{found.name}")(model)
+    for preset, settings in found.presets.items():
+        register_model_architecture(f"nartk_{found.name}", preset)(_preset(model, settings))
 
 
 def _preset(model: type[CoreModel], settings: Mapping[str, Any]) -> Callable[[Namespace], None]:

@@ -51,7 +51,25 @@ class _Decoder(FairseqDecoder):
             return model.core.output(features), None
 
 
-class FairseqTransformer(CoreModel):
+class NextWords(CoreModel):
+    """Base of the models that predict the next word, which learn to draft so."""
+
+    def draft_training(
+        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
+    ) -> Drafted:
+        real = target.ne(self.core.config.pad)
+        return Drafted(call(**inputs)[0][real], real, {})  # [B,T,V] -> [N,V]
+
+    def drafted_passes(
+        self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
+    ) -> tuple[Tensor, Tensor]:
+        lengths = best.ge(0).sum(1)
+        words = torch.full_like(best, -2)
+        words[best >= 0] = logits.max(-1).indices
+        return lengths.sum(), tokens_a_pass(words == best, lengths, block).sum()
+
+
+class FairseqTransformer(NextWords):
     """Holds a core Transformer, or another network of its `encode` and `decode`; its options are the fields
     of the architecture's configuration."""
 
@@ -68,20 +86,6 @@ class FairseqTransformer(CoreModel):
         """src_tokens [B,S] padded on either side, prev_output_tokens [B,T] on the right -> logits [B,T,V]."""
         with self.autocast(src_tokens.device):
             return self.core(src_tokens, prev_output_tokens), None
-
-    def draft_training(
-        self, call: Callable[..., Any], inputs: dict[str, Tensor], target: Tensor, training: Training
-    ) -> Drafted:
-        real = target.ne(self.core.config.pad)
-        return Drafted(call(**inputs)[0][real], real, {})  # [B,T,V] -> [N,V]
-
-    def drafted_passes(
-        self, inputs: dict[str, Tensor], target: Tensor, logits: Tensor, best: Tensor, block: int
-    ) -> tuple[Tensor, Tensor]:
-        lengths = best.ge(0).sum(1)
-        words = torch.full_like(best, -2)
-        words[best >= 0] = logits.max(-1).indices
-        return lengths.sum(), tokens_a_pass(words == best, lengths, block).sum()
 
 
 register_models(FairseqTransformer, "nartk_cross_entropy")

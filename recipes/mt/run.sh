@@ -12,8 +12,8 @@
 #   --data     folder of Multi30k (see recipes/mt/README.md; default: $NARTK_SHARED_DATA/mt/multi30k)
 #   --quick    small models on 3,000 pairs, few updates: every stage for real, in minutes on two cores
 #   --only     these alone: the students nat, cmlm, glat, ctc, ctc-glat, dag, dag-fuzzy (goes on with dag), and the
-#              teacher's drafters, blockwise and small; or settings to compare them with: glat-masked, dag-8,
-#              dag-masked, dag-masked-8, dag-longer, dag-masked-longer; dag-continued (goes on with dag),
+#              teacher's drafters, blockwise, small, light, light-two; or settings to compare them with: glat-masked,
+#              dag-8, dag-masked, dag-masked-8, dag-longer, dag-masked-longer; dag-continued (goes on with dag),
 #              dag-fuzzy-8 and dag-fuzzy-masked (go on with theirs)
 #   --on       train the students on these data alone (default: on both); drafters know distilled data alone
 #   --d-model  width of all models (default 128, so that two cores train one in an hour at most; --quick 64)
@@ -149,9 +149,14 @@ student() {
   local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
   [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
   flags=${flags//WORK/$work} flags=${flags//DATA/$kind_of_data}
+  local shape=("${size[@]}")
+  if [ "$kind" = light_drafter ]; then # its encoder is the teacher's, and so are its lengths
+    shape=(--decoder-features "$d_model" --decoder-heads 4 --decoder-ffn $((4 * d_model)))
+    extra=(--distilled "$work/bin-distilled" --criterion nartk_drafter --verifier "$work/teacher/model")
+  fi
   # shellcheck disable=SC2086
   logged "$name.$kind_of_data" "$name on $kind_of_data data" "$folder/log" \
-    fit "$folder" "$kind" "$updates" "${size[@]}" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}"
+    fit "$folder" "$kind" "$updates" "${shape[@]}" --max-tokens "$tokens" --dropout 0.1 $flags "${extra[@]}"
 }
 
 models() {

@@ -51,6 +51,8 @@ TEACHER = System(
         "ngram",
         "recycling",
         "speculative:drafter=SMALL",
+        "speculative:drafter=LIGHT:block_size=4",
+        "speculative:drafter=LIGHT-TWO:block_size=4",
         "gad:drafter=BLOCKWISE",
         "gad:drafter=GLAT",
         "gad:drafter=CTC-GLAT",
@@ -145,6 +147,8 @@ DRAFTERS = (
         "--max-source-len 256 --max-target-len 256 --decoder-layers 1",
         ("greedy",),
     ),
+    System("light", "light drafter", "light_drafter", "--decoder-layers 1", ()),
+    System("light-two", "light drafter of two layers", "light_drafter", "--decoder-layers 2", ()),
 )
 
 

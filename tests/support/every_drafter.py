@@ -31,6 +31,7 @@ class Sentences:
         requests: With drafts for `verify`.
         outputs: Greedy search's, by source.
         small: Makes an autoregressive model that is near the verifier.
+        light: Makes one that reads what the verifier has encoded.
         network: Makes a random network of a non-autoregressive architecture.
     """
 
@@ -38,6 +39,7 @@ class Sentences:
     requests: Sequence[Request]
     outputs: dict[tuple[int, ...], Sequence[int]]
     small: Callable[[random.Random], Any]
+    light: Callable[[random.Random], Any]
     network: Callable[[str], Any]
 
 
@@ -48,6 +50,7 @@ def sentences(
     outputs: Sequence[Sequence[int]],
     *,
     small: Callable[[random.Random], Any],
+    light: Callable[[random.Random], Any],
     network: Callable[[str], Any],
 ) -> Sentences:
     drafted = [
@@ -55,7 +58,7 @@ def sentences(
         for each, output in zip(requests, outputs, strict=True)
     ]
     by_source = {each.source: output for each, output in zip(requests, outputs, strict=True)}
-    return Sentences(words, drafted, by_source, small, network)
+    return Sentences(words, drafted, by_source, small, light, network)
 
 
 def drafts_near(rng: random.Random, output: Sequence[int], words: int) -> tuple[tuple[int, ...], ...]:
@@ -92,6 +95,10 @@ def speculative(rng: random.Random, each: Sentences) -> Any:
     return drafting("speculative", each.small(rng), block_size=rng.choice([1, 2, 3, 5, 40]))
 
 
+def light(rng: random.Random, each: Sentences) -> Any:
+    return drafting("speculative", each.light(rng), block_size=rng.choice([1, 2, 3, 5, 40]))
+
+
 def knowing(kind: str) -> Make:
     """`gad` with a drafter that half knows the outputs."""
 
@@ -126,6 +133,7 @@ def parallel(rng: random.Random, drafter: Any) -> Any:
 EVERY: dict[str, Make] = {
     **{name: free(name) for name in ("greedy", "iad", "ngram", "recycling", "union", "verify")},
     "speculative": speculative,
+    "speculative with a light drafter": light,
     "ctc-draft": own_head,
     **{f"gad that knows a {kind}": knowing(kind) for kind in SCRIPTED},
     **{f"gad with {kind}": random_network(kind) for kind in KINDS},

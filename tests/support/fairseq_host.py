@@ -6,6 +6,7 @@ import argparse
 import os
 import warnings
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,18 @@ def build(architecture: str, *flags: str, words: int = 21, trained: Any = None) 
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
     arch = f"nartk_{architecture}_tiny"
-    parser = argparse.ArgumentParser()
-    ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
-    args = parser.parse_args(flags)
+    args = parsed(arch, flags)
     ARCH_CONFIG_REGISTRY[arch](args)
     return ARCH_MODEL_REGISTRY[arch].build_model(args, task(words) if trained is None else trained)
+
+
+def parsed(arch: str, flags: Sequence[str]) -> Namespace:
+    """The options of `--arch` on a command line, without their defaults."""
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    parser = argparse.ArgumentParser()
+    ARCH_MODEL_REGISTRY[arch].add_args(parser.add_argument_group(argument_default=argparse.SUPPRESS))
+    return parser.parse_args(flags)
 
 
 class Payload:

@@ -145,6 +145,10 @@ class ScriptedPasses(Contexts):
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.sources.remove(memory)
 
+    def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
+        """Its words, each a vector of one feature."""
+        return [np.array(self.sources[int(handle)], np.float32)[:, None] for handle in memory]
+
     def run(self, work: Pass, want: Want) -> PassScores:
         check_want(want, len(work.tokens), len(self.vocab))
         waiting = self.begin(work, self.sources)

@@ -40,6 +40,15 @@ class Near(TablePasses):
         return [(a + self.noise * b) / unit for a, b in zip(scores, other, strict=True)]
 
 
+class Light(Near):
+    """The same without an encoder: reads the words that the scorer shows as encoded."""
+
+    encoded_features = 1
+
+    def encode(self, sources: Sequence[Any]) -> Any:
+        return super().encode([tuple(map(int, source.frames[:, 0])) for source in sources])
+
+
 Rows = npt.NDArray[np.float64]
 # What cannot be read is an error by name, whoever scores it; the rest only drafts badly.
 UNREADABLE: dict[str, Callable[[Rows], Rows]] = {
@@ -68,6 +77,6 @@ class Garbage(Near):
         return (GARBAGE | UNREADABLE)[self.kind](scores)
 
 
-def random_small(rng: Any, scorer: TablePasses) -> Near:
+def random_small(rng: Any, scorer: TablePasses, kind: type[Near] = Near) -> Near:
     """One that is near a scorer, or less so."""
-    return Near(scorer, seed=rng.getrandbits(60), noise=rng.choice([0.0, 0.3, 0.7, 1.5]))
+    return kind(scorer, seed=rng.getrandbits(60), noise=rng.choice([0.0, 0.3, 0.7, 1.5]))

@@ -11,6 +11,7 @@ from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint, read_checkpoint
 from nartk.adapters.fairseq.network import to_network
 from nartk.architectures import architecture
 from nartk.architectures.decoders import MelOutput
+from nartk.architectures.encoders import EncodedSources
 from nartk.architectures.settings import Config
 from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
@@ -20,6 +21,7 @@ from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
 from nartk.processors import bpe as text_bpe
 from nartk.processors import load_processor, named_file
+from nartk.processors.encoded import NAME as ENCODED
 from nartk.processors.speech import NAME as SPEECH
 from nartk.processors.speech import mel_settings
 from nartk.version import __version__
@@ -69,6 +71,8 @@ def convert(
     checkpoint = read_checkpoint(path)
     model = to_network(checkpoint)
     config = model.config
+    if isinstance(config, EncodedSources):
+        return _convert_light(checkpoint, model, output, target_dict or source_dict, card=card, dtype=dtype)
     if config.src_vocab == 0:  # it reads no words
         return _convert_speech(checkpoint, model, output, source_dict, tokenizer, card=card, dtype=dtype)
     source_path = find_dictionary(checkpoint, source_dict, "source")
@@ -76,13 +80,8 @@ def convert(
     target = Vocab.read(
         find_dictionary(checkpoint, source_dict if target_dict is None else target_dict, "target")
     )
-    for side, size, vocab in (("source", config.src_vocab, source), ("target", config.tgt_vocab, target)):
-        if size != len(vocab):
-            raise VocabMismatchError(
-                f"the model has {size} {side} words, its dictionary {len(vocab)}",
-                fix=f"give the dictionary it was trained with as {named(f'{side}_dict')}",
-                where=str(path),
-            )
+    _require_words(checkpoint, "source", config.src_vocab, source)
+    _require_words(checkpoint, "target", config.tgt_vocab, target)
     _require_splitting(checkpoint, bpe, moses, None if tokenizer is None else "sentencepiece", target)
     paths = {"codes": bpe_codes, "encoder": encoder_json}
     files = {key: path for key, path in paths.items() if path is not None}
@@ -123,10 +122,46 @@ def convert(
     return config
 
 
+def _require_words(checkpoint: FairseqCheckpoint, side: str, size: int, vocab: Vocab) -> None:
+    """Raises VocabMismatchError where a dictionary has not as many words as the model."""
+    if size != len(vocab):
+        raise VocabMismatchError(
+            f"the model has {size} {side} words, its dictionary {len(vocab)}",
+            fix=f"give the dictionary it was trained with as {named(f'{side}_dict')}",
+            where=str(checkpoint.path),
+        )
+
+
 def _generation(checkpoint: FairseqCheckpoint) -> dict[str, str]:
     """The settings of decoding of its architecture: the strategy, if it names one."""
     strategy = architecture(checkpoint.architecture).strategy
     return {"strategy": strategy} if strategy else {}
+
+
+def _convert_light(
+    checkpoint: FairseqCheckpoint,
+    model: Transformer,
+    output: Path,
+    dictionary: Path | None,
+    *,
+    card: str | None,
+    dtype: str,
+) -> Config:
+    """Writes the model folder of a drafter that reads what its verifier has encoded."""
+    config: Config = model.config
+    target = Vocab.read(find_dictionary(checkpoint, dictionary, "target"))
+    _require_words(checkpoint, "target", config.tgt_vocab, target)
+    save_checkpoint(
+        output,
+        architecture=checkpoint.architecture,
+        settings=asdict(config),
+        tensors=model.to(DTYPES[dtype]).state_dict(),
+        source_vocab=None,
+        target_vocab=target,
+        input={"name": ENCODED},
+        card=_card(checkpoint, config, dtype) if card is None else card,
+    )
+    return config
 
 
 def _convert_speech(

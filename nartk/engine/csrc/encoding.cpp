@@ -203,6 +203,23 @@ std::vector<int> Engine::encode_speech(const std::vector<Speech>& sources) {
     return keep(encode_all(space, network->encoder, network->decoder, positions, enter, prompts));
 }
 
+std::vector<int> Engine::encode_vectors(const float* vectors, const int* of_each, int count) {
+    const Rounding rounding;
+    threads.adapt();
+    if (!network->reads_vectors) throw PassFault("the model encodes its sources itself");
+    const std::vector<int> lengths(of_each, of_each + count);
+    const float* from = vectors;
+    for (int b = 0; b < count; from += (size_t)lengths[b++] * network->features) {
+        if (lengths[b] < 1 || lengths[b] > network->most_source)
+            throw PassFault("source " + number(b) + " has " + number(lengths[b]) + " positions, not 1 to " +
+                            number(network->most_source));
+        for (size_t i = 0; i < (size_t)lengths[b] * network->features; i++)
+            if (!std::isfinite(from[i])) throw PassFault("NaN or infinity in source " + number(b));
+    }
+    Lease lease(*this);
+    return keep(read_vectors(*lease.space, vectors, lengths));
+}
+
 void Engine::free(const int* handles, int count) {
     std::lock_guard<std::mutex> lock(mutex);
     std::unordered_set<int> seen;

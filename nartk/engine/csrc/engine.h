@@ -187,6 +187,7 @@ struct Network {
     float output_scale = 1.0f;  // of what the output layer reads
     int source_words = 0, words = 0;
     int most_source = 0, most_target = 0;  // positions, of sources of frames frames
+    bool reads_vectors = false;            // its sources are encoded already
     bool hears() const { return subsampling.window || !subsampling.convolutions.empty(); }
     Parallel parallel;
     Acoustic acoustic;
@@ -306,6 +307,8 @@ class Engine {
         int word_count, prompt_count;
     };
     std::vector<int> encode_speech(const std::vector<Speech>& sources);
+    // Sources that another model has encoded: vectors [N,d], those of a source behind each other.
+    std::vector<int> encode_vectors(const float* vectors, const int* lengths, int count);
     void free(const int* memories, int count);
     struct Tokens {
         int count;

@@ -414,7 +414,13 @@ struct Builder {
         const py::dict encoder = part(from, "encoder"), output = part(from, "output");
         const py::dict prompt = part(encoder, "prompt");
         source = encoder.contains("prompt") ? prompt["features"].cast<int>() : d;
-        network->encoder = stack(encoder, d, false);
+        network->reads_vectors = encoder.contains("vectors");
+        if (network->reads_vectors) {
+            network->encoder.embedding.features = d;
+            network->encoder.embedding.count = encoder["vectors"].cast<int>();
+        } else {
+            network->encoder = stack(encoder, d, false);
+        }
         if (encoder.contains("prompt")) network->prompt = stack(prompt, source, false);
         network->front = linear(prompt, "front", d, source);
         require(network->front || source == d, "words in front of frames of other features");

@@ -369,6 +369,21 @@ py::array_t<int32_t> encode(Runner& runner, const py::object& all, const py::obj
     return array(made);
 }
 
+// Sources that another model has encoded, vectors [N,d] of all of them.
+py::array_t<int32_t> encode_vectors(Runner& runner, const Floats& vectors, const py::object& of_each) {
+    const Ints lengths = ints(of_each);
+    py::ssize_t total = 0;
+    for (py::ssize_t i = 0; i < lengths.size(); i++) total += std::max(0, lengths.data()[i]);
+    if (vectors.ndim() != 2 || vectors.shape(1) != runner.engine.network->features || vectors.shape(0) != total)
+        throw PassFault("vectors of other sources than are said");
+    std::vector<int> made;
+    {
+        py::gil_scoped_release release;
+        made = runner.engine.encode_vectors(vectors.data(), lengths.data(), (int)lengths.size());
+    }
+    return array(made);
+}
+
 // Sources of frames [T,F], each with words in front of them and a prompt.
 py::array_t<int32_t> encode_speech(Runner& runner, const py::list& frames, const py::list& words,
                                    const py::list& prompts) {
@@ -466,6 +481,7 @@ PYBIND11_MODULE(_native, m) {
                  return made;
              }))
         .def("encode_speech", &encode_speech)
+        .def("encode_vectors", &encode_vectors)
         .def("fires", of_handles([](Engine& e, const int* memories, int count) {
                  Ints made(count);
                  for (int i = 0; i < count; i++) made.mutable_data()[i] = e.memory(memories[i])->fires;
