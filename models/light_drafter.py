@@ -1,4 +1,4 @@
-"""The place of an encoder in a light drafter, whose sources its verifier has encoded.
+"""A light drafter in torch: in the place of an encoder it has what its verifier has encoded.
 
 Symbols: B rows, S positions of a source, D features of the verifier.
 """
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nartk.architectures.encoders import EncodedSources
 from nartk.errors import PassError
+from nartk.models.reference import OnTorch
 from nartk.models.transformer import Encoded, SourceEncoder, pad_frames
 from nartk.protocols.passes import Source, features_of
 
@@ -41,3 +42,12 @@ class EncodedSourcesModule(SourceEncoder):
                 raise PassError(f"NaN or infinity in source {i}")
         memory, lengths = pad_frames(found, self.like)
         return Encoded(memory, torch.arange(memory.shape[1], device=memory.device) < lengths[:, None])
+
+
+class VectorsOnTorch(OnTorch):
+    """Implements `nartk.protocols.encoded.ReadsEncoded`."""
+
+    @property
+    def encoded_features(self) -> int:
+        features: int = self.model.config.d_model
+        return features

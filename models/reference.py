@@ -271,15 +271,6 @@ class CopiesOnTorch(OnTorch):
         return torch.tensor(mapped, dtype=torch.int32).numpy()
 
 
-class VectorsOnTorch(OnTorch):
-    """Implements `nartk.protocols.encoded.ReadsEncoded`."""
-
-    @property
-    def encoded_features(self) -> int:
-        features: int = self.model.config.d_model
-        return features
-
-
 def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Rows [n,D] as one tensor [R,T,D], padded on the right, and which of it counts, [R,T]."""
     lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)

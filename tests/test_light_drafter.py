@@ -1,5 +1,5 @@
-"""Light drafters, which read what their verifier has encoded: their logits are those of torch's own modules fed
-by the verifier's encoder; drafts are the same alone and in any batch; what does not fit is refused by name.
+"""Light drafters, which read what their verifier has encoded: their logits are those of torch's own modules
+fed by its encoder; drafts are the same alone and in any batch; what does not fit is refused by name.
 
 That drafts of theirs change no output is in test_promises_drafters.py, their training in
 test_light_drafter_training.py.
@@ -54,7 +54,7 @@ needs_engine = pytest.mark.skipif(not available(), reason="there is no engine he
 CLOSE = 1e-4
 # Mean difference where weights, and what layers read, are rounded; a memory of another order differs by 0.7.
 ROUNDED = {"bf16": 0.015, "int8": 0.05}
-WORDS = "the a big small old house cat dog sees it . ! ?".split()
+WORDS = ["the", "a", "big", "small", "old", "house", "cat", "dog", "sees", "it", ".", "!", "?"]
 LINES = ["the big cat sees it .", "a dog", "old house ! the small dog sees the cat ?", "it", ""]
 
 
@@ -65,7 +65,12 @@ def pairs(count: int, seed: int = 1) -> list[tuple[Any, Any, random.Random]]:
         rng = random.Random(f"{seed} {number}")
         words = rng.randint(9, 60)
         config = random_config(
-            rng, src_vocab=words, tgt_vocab=words, share_embeddings="none", max_source_len=30, max_target_len=30
+            rng,
+            src_vocab=words,
+            tgt_vocab=words,
+            share_embeddings="none",
+            max_source_len=30,
+            max_target_len=30,
         )
         verifier = random_model(config, rng.getrandbits(30))
         network = random_network(random_light_config(rng, config), rng.getrandbits(30))
@@ -102,7 +107,10 @@ def differences(serve: Callable[[Any], Any], count: int, twin: type[TorchTwin] =
         sources = [random_source(rng, verifier.config) for _ in range(4)]
         rows = [[2, *(rng.randrange(4, network.config.tgt_vocab) for _ in range(6))] for _ in sources]
         encoder = TransformerReference(
-            verifier.double(), vocabulary_of(network), dtype=torch.float64, source_vocab=vocabulary_of(network)
+            verifier.double(),
+            vocabulary_of(network),
+            dtype=torch.float64,
+            source_vocab=vocabulary_of(network),
         )
         handles = encoder.encode(sources)
         memories = [encoder._memories[int(handle)].memory for handle in handles]
@@ -134,18 +142,18 @@ def test_on_the_engine_it_is_a_decoder_of_torchs_over_the_verifiers_memory(type:
 
 
 def test_in_torch_it_is_a_decoder_of_torchs_over_the_verifiers_memory() -> None:
-    assert differences(light_in_torch, 12) < CLOSE["fp32"]
+    assert 0 <= differences(light_in_torch, 12).max() < CLOSE
 
 
 @needs_engine
 def test_another_oracle_is_told_apart() -> None:
-    """Keys and values swapped, or a memory of another order, are farther off than any type rounds."""
+    """A memory of another order is farther off than any type rounds."""
 
     class Swapped(TorchTwin):
         def forward(self, memory: Any, tokens: Any) -> Any:
             return super().forward(memory.flip(1), tokens)
 
-    assert differences(light_on_engine, 12, Swapped) > CLOSE["int8"]
+    assert differences(light_on_engine, 12, Swapped).mean() > 10 * ROUNDED["int8"]
 
 
 class Watched(SmallModel):
@@ -239,7 +247,9 @@ def speculative(model: Any, drafter: str = "") -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"] if available() else ["fp32"])
-def test_a_folder_drafts_for_its_verifier_wherever_it_lies(verifier: Path, tmp_path: Path, dtype: str) -> None:
+def test_a_folder_drafts_for_its_verifier_wherever_it_lies(
+    verifier: Path, tmp_path: Path, dtype: str
+) -> None:
     drafter = write_drafter(tmp_path / "light", verifier)
     model = nartk.load(verifier, dtype=dtype)
     greedy = [each.tokens for each in model.decode(LINES, "greedy")]
@@ -345,7 +355,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], type[NartkError], str]] = {
         StrategyMismatchError,
         "drafts for the model '', and this one is",
     ),
-    "of another width": (widened, StrategyMismatchError, "encoded sources of 64 features, the model's have 32"),
+    "of another width": (
+        widened,
+        StrategyMismatchError,
+        "encoded sources of 64 features, the model's have 32",
+    ),
     "with another width said": (
         lambda folder: settings(folder, d_model=40),
         CheckpointError,
@@ -388,10 +402,7 @@ def test_what_is_damaged_is_refused(damage: str, place: str, verifier: Path, tmp
     change(drafter)
     model = nartk.load(verifier)
     with pytest.raises(kind, match=message):
-        found = speculative(model, "" if inside else str(drafter))
-        for each in found:  # what only shows in a pass is an error of each line
-            if each.error is not None:
-                raise each.error
+        speculative(model, "" if inside else str(drafter))
     assert not (drafter / "touched").exists()
     assert [each.error for each in model.decode(LINES, "greedy")] == [None] * len(LINES)
 
@@ -403,8 +414,8 @@ def test_a_drafter_for_another_model_is_refused(verifier: Path, tmp_path: Path) 
     with pytest.raises(StrategyMismatchError) as raised:
         speculative(other, str(drafter))
     assert str(raised.value) == (
-        f"error[E103 StrategyMismatch] drafter {str(drafter)!r} drafts for the model {theirs!r}, and this one "
-        f"is {mine!r}. Fix: name the drafter that was trained for this model, or train one."
+        f"error[E103 StrategyMismatch] drafter {str(drafter)!r} drafts for the model {theirs!r}, and this "
+        f"one is {mine!r}. Fix: name the drafter that was trained for this model, or train one."
     )
 
 
@@ -431,7 +442,9 @@ def test_random_weights_change_nothing(verifier: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["greedy", "speculative", None])
 def test_alone_it_decodes_nothing(name: str | None, verifier: Path, tmp_path: Path) -> None:
     model = nartk.load(write_drafter(tmp_path / "light", verifier))
-    with pytest.raises(StrategyMismatchError, match="drafts from what its verifier has encoded, and decodes no"):
+    with pytest.raises(
+        StrategyMismatchError, match="drafts on what its verifier has encoded, and decodes no"
+    ):
         model.decode(LINES, name)
 
 
@@ -496,6 +509,8 @@ def test_drafts_end_where_the_product_of_probabilities_falls_below(
                 wanted = drafted_by_hand(drafter, request.source, output[:done], min(4, room), least)
                 assert draft == wanted
                 ended[len(draft)] += least == 0.3
-                same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(draft, output[done:], strict=False))
+                same = itertools.takewhile(
+                    lambda pair: pair[0] == pair[1], zip(draft, output[done:], strict=False)
+                )
                 done += sum(1 for _ in same) + 1
     assert {1, 2, 3, 4} <= ended.keys()

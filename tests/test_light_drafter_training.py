@@ -1,5 +1,5 @@
-"""Training a light drafter: the loss is that of torch's own modules over the verifier's memory, the verifier is
-neither trained nor saved, and what is written drafts for it and for no other."""
+"""Training a light drafter: the loss is that of torch's own modules over the verifier's memory, the verifier
+is neither trained nor saved, and what is written drafts for it and for no other."""
 
 from __future__ import annotations
 
@@ -99,14 +99,17 @@ def test_logits_and_loss_are_those_of_torchs_modules(task: Any, tmp_path: Path) 
     loss.backward()
     assert all(weight.grad is not None for weight in plugin.parameters())
     assert not any(weight.requires_grad for weight in plugin.verifier[0].parameters())
-    assert {name.removeprefix("core.") for name in plugin.state_dict()} == {*plugin.core.config.weight_shapes()}
+    assert {name.removeprefix("core.") for name in plugin.state_dict()} == {
+        *plugin.core.config.weight_shapes()
+    }
 
 
 def test_words_begin_as_the_verifiers_where_they_are_as_wide(task: Any, tmp_path: Path) -> None:
     vocab = Vocab(tuple(task.target_dictionary.symbols))
     words = verifier_in(tmp_path / "model", vocab).decoder.embedding.words.weight
     same, other = (
-        built(task, tmp_path / "model", f"--decoder-features={width}", "--decoder-heads=2") for width in (16, 24)
+        built(task, tmp_path / "model", f"--decoder-features={width}", "--decoder-heads=2")
+        for width in (16, 24)
     )
     assert torch.equal(same.core.decoder.embedding.words.weight, words)
     assert other.core.decoder.embedding.words.weight.shape == (len(vocab), 24)

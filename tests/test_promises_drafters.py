@@ -33,8 +33,8 @@ from support.every_drafter import (
     knowing,
     sentences,
 )
-from support.parallel_drafters import KINDS, small_drafter
 from support.light_drafters import random_light
+from support.parallel_drafters import KINDS, small_drafter
 from support.random_transformers import random_config, random_model, random_source, vocabulary
 from support.real_passes import RealPasses
 from support.scorers import TransformerReference

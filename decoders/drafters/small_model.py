@@ -42,8 +42,7 @@ class SmallModelDrafts(DrafterOptions):
     block_size: int = option(5, "longest draft, tokens", low=1)
     stop_below: float = option(
         0.0,
-        "a draft ends with the word by which the product of its words' probabilities falls below this; 0: none "
-        "does",
+        "a draft ends with the word that takes the product of its probabilities below this; 0: none does",
         low=0.0,
         high=1.0,
         does_nothing=True,
@@ -168,8 +167,8 @@ class SmallModel(PlainDrafter):
         scorer: Its words are the verifier's.
         longest: Most tokens of a draft.
         verifier: Scorer of the verifier, of whose encoded sources one that `ReadsEncoded` drafts.
-        stop_below: Product of a draft's probabilities below which it ends; the word that falls below is drafted,
-            since it has cost a pass already.
+        stop_below: Product of a draft's probabilities below which it ends; the word that takes it there is
+            drafted, since it has cost a pass already.
 
     Raises:
         StrategyMismatchError: It reads encoded sources, and the verifier shows none, or of other features.

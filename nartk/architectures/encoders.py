@@ -103,7 +103,7 @@ class EncodedSources(Config):
     encoder: ClassVar[str] = "nartk.models.light_drafter:EncodedSourcesModule"
     reads_text: ClassVar[bool] = False
     speaks: ClassVar[Speaks | None] = Speaks(
-        (ReadsEncoded,), "nartk.engine.scorer:VectorsOnEngine", "nartk.models.reference:VectorsOnTorch"
+        (ReadsEncoded,), "nartk.engine.scorer:VectorsOnEngine", "nartk.models.light_drafter:VectorsOnTorch"
     )
 
     drafts_for: str = setting("", "fingerprint of the model whose encoded sources it reads")

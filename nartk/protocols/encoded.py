@@ -16,7 +16,7 @@ class GivesEncoded(Protocol):
     """A scorer that shows what its encoder gave."""
 
     def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
-        """What its decoder attends to, [S,D] fp32 of each of B encoded sources."""
+        """Vectors [S,D] fp32 that its decoder attends to, of each of B encoded sources."""
 
 
 @runtime_checkable

@@ -70,7 +70,7 @@ def made_strategy(
     """
     if isinstance(model.passes, ReadsEncoded):
         raise StrategyMismatchError(
-            f"{str(model.checkpoint.folder)!r} drafts from what its verifier has encoded, and decodes nothing",
+            f"{str(model.checkpoint.folder)!r} drafts on what its verifier has encoded, and decodes nothing",
             fix=f"name its verifier, and this one with {named('drafter')}",
         )
     generation = model.checkpoint.generation

@@ -1,4 +1,4 @@
-"""nartk's light drafters under fairseq: `--arch nartk_light_drafter --criterion nartk_drafter --verifier MODEL`.
+"""Light drafters: `--arch nartk_light_drafter --criterion nartk_drafter --verifier MODEL`.
 
 The verifier encodes each batch and learns nothing; what is trained and saved is the drafter's decoder. Where
 that is as wide as the verifier's, its words begin as the verifier's.

@@ -92,7 +92,6 @@ class TorchTwin(nn.Module):
         ahead = torch.ones(size, size, dtype=torch.bool).triu(1)
         x = x[None]
         for layer in self.layers:
-            # torch's layers want one type of mask and no fast path: gradients are off and it is in evaluation.
             x = layer(x, memory[None].double(), tgt_mask=ahead)
         return (self.norm(x)[0] @ self.output.T).log_softmax(-1)
 
