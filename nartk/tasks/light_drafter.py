@@ -58,7 +58,7 @@ class FairseqLightDrafter(NextWords):
                 fix="nartk-convert it, and name the folder",
             )
         verifier = load_verifier(name, task)
-        known = {item: getattr(verifier.config, item, None) for item in FROM_VERIFIER}
+        known: dict[str, Any] = {item: getattr(verifier.config, item, None) for item in FROM_VERIFIER}
         known["drafts_for"] = load_checkpoint(model_folder(name)).fingerprint
         vars(args).update(known)  # so that they are saved with the checkpoint
         target = task.target_dictionary
