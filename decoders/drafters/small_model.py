@@ -171,7 +171,7 @@ class SmallModel(PlainDrafter):
             drafted, since it has cost a pass already.
 
     Raises:
-        StrategyMismatchError: It reads encoded sources, and the verifier shows none, or of other features.
+        StrategyMismatchError: It reads encoded sources, and the verifier shows none.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ from nartk.processors.guard import Guard, read_guard
 from nartk.processors.text import AsGiven, TextInput, Tokenizer, load_tokenization
 from nartk.vocab import FAIRSEQ, SpecialIds, Vocab
 
-# What config.json says beside the weights.
 MADE_OF = "made_of"  # of an int8 folder, the fingerprint of the model that it was made of
+# What config.json says beside the weights.
 _BESIDE = ("special_ids", "start_token", "input", "output", "tokenization", GENERATION, GUARD, MADE_OF)
 
 
