@@ -331,7 +331,7 @@ def test_without_pieces_words_stand_between_spaces(marian: tuple[Path, Path], tm
     for side in ("source", "target"):
         (folder / f"{side}.spm").unlink()
     checkpoint = load_checkpoint(folder)
-    assert [each.split(" for ")[0] for each in checkpoint.notices] == ["no sentencepiece model"] * 2
+    assert [each.split(" for ")[0] for each in checkpoint.notices] == ["no tokenizer"] * 2
     words = checkpoint.target_vocab.words[5:9]
     assert checkpoint.output.decode(checkpoint.output.encode(" ".join(words))) == " ".join(words)
 

@@ -2,8 +2,8 @@
 
 Settings in ``config.json`` beside those of `nartk.processors.text`: ``bpe`` is ``subword-nmt``, ``fastbpe``,
 ``gpt2`` or null, and ``codes`` names its file, ``encoder`` that of GPT-2's words. ``moses`` has the ``lang``
-of the side, whether ``dash_splits`` cut words at hyphens, and whether ``escape`` writes some characters as
-entities; null: words stand between spaces.
+of the side, whether ``dash_splits`` cut words at hyphens, whether ``escape`` writes some characters as
+entities, and whether ``punctuation`` is normalised first; null: words stand between spaces.
 
 Lines are split as fairseq splits them: by `sacremoses`, then by `subword-nmt`, or for GPT-2 `tokenizers`.
 """
@@ -39,19 +39,23 @@ class Splitter(Protocol):
 
 
 class Moses:
-    """Tokens of the Moses tokeniser."""
+    """Tokens of the Moses tokeniser, of text whose punctuation its normaliser may have unified."""
 
-    def __init__(self, lang: str, dash_splits: bool, escape: bool) -> None:
+    def __init__(self, lang: str, dash_splits: bool, escape: bool, punctuation: bool = False) -> None:
         with _requiring():
             import sacremoses
 
-        self.split = partial(
+        self._split = partial(
             sacremoses.MosesTokenizer(lang).tokenize,
             aggressive_dash_splits=dash_splits,
             return_str=True,
             escape=escape,
         )
+        self._normalized = sacremoses.MosesPunctNormalizer(lang).normalize if punctuation else str
         self._join = sacremoses.MosesDetokenizer(lang).detokenize
+
+    def split(self, text: str) -> str:
+        return self._split(self._normalized(text))
 
     def join(self, text: str) -> str:
         return self._join(text.split())

@@ -1,7 +1,7 @@
 """Encoder-decoder Transformers in folders of CTranslate2: of OpenNMT, fairseq, Marian, and of transformers.
 
-Sizes and settings of the network come from the tensors. Text is cut by the sentencepiece model beside
-model.bin, if there is one, and else at spaces.
+Sizes and settings of the network come from the tensors, and how text is cut from the files beside model.bin
+(`nartk.checkpoints.ctranslate2.words`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nartk.architectures.settings import SOURCE_WORDS, TARGET_WORDS
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.ctranslate2.binary import BinaryTensors
+from nartk.checkpoints.ctranslate2.words import PACKAGE, SIDES, cut_of
 from nartk.checkpoints.generation import KEY
 from nartk.checkpoints.hugging_face.tensors import Files, MappedTensors, names_of
 from nartk.checkpoints.hugging_face.text import as_checkpoint
@@ -27,12 +28,8 @@ from nartk.files import Folder, JsonObject
 from nartk.processors.ctranslate2 import NAME, read_vocabulary
 
 NETWORK = "TransformerSpec"
-_PACKAGE = "metadata.json"  # of packages of Argos Translate
-_SIDES = {"source": "encoder", "target": "decoder"}
 _START = "<pad>"  # as in transformers' folders of Marian, which CTranslate2's lack
 _NEGATIVE_LOGIT = -1e4  # of a word that no output holds: fp16 has it, too
-# Names of sentencepiece models, of one side before those of both.
-_PIECES = ("{}.spm", "sentencepiece.model", "sentencepiece.bpe.model", "spiece.model", "spm.model")
 # Words that name a language: NLLB's, M2M-100's, mBART's; a model that is told languages has many.
 _LANGUAGE, _MANY = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}|__([a-z]{2,3})__|[a-z]{2}_[A-Z]{2}"), 3
 _ACTIVATIONS = ("relu", "gelu_tanh", "silu", "gelu")
@@ -81,15 +78,15 @@ def read_text(
             f"{named('source_prefix', source_prefix)} for a model of CTranslate2, whose folder knows none",
             fix="write it in front of the lines",
         )
-    prefix = (folder.optional_json(_PACKAGE) or {}).get("target_prefix")
-    if prefix:
+    package = folder.optional_json(PACKAGE) or {}
+    if prefix := package.get("target_prefix"):
         raise UnsupportedCheckpointError(
             f"'target_prefix' is {prefix!r}: outputs are told their language by their first word",
             fix="name the model that it was made of",
-            where=str(folder / _PACKAGE),
+            where=str(folder / PACKAGE),
         )
     own, where = folder.optional_json(CONFIG) or {}, str(folder / BINARY)
-    names = {side: _vocabulary(folder, side) for side in _SIDES}
+    names = {side: _vocabulary(folder, side) for side in SIDES}
     words = {side: read_vocabulary(folder, name) for side, name in names.items()}
     from_zero = bool(file.attribute("decoder/start_from_zero_embedding", 0))
     if from_zero:  # the start token has an embedding of zeros, and no output holds it
@@ -98,36 +95,40 @@ def read_text(
     specials, start = _special_ids(own, words, str(folder / CONFIG))
     languages = _languages(words["target"])
     source, target = _chosen(languages, source_lang, target_lang)
+    if start is None and target is None:
+        raise UnsupportedCheckpointError(
+            "the model has no start token, and no words that name languages for its outputs to begin with",
+            fix="name the model that it was made of",
+            where=str(folder / CONFIG),
+        )
     sizes = {"pad": specials["pad"], "src_vocab": len(words["source"]), "tgt_vocab": len(words["target"])}
     network, tensors = _network(file, {**_values(file, own, where), **sizes}, where, from_zero=from_zero)
+    cuts = {side: cut_of(folder, side, package) for side in SIDES}
     settings: dict[str, JsonObject] = {}
     files: dict[str, Path] = {}
-    notices = []
     for side, name in names.items():
         settings[side] = {"name": NAME, "vocabulary": name, "added": [_START] * from_zero}
-        settings[side]["languages"] = sorted(languages.values())
-        pieces = next((each for each in (name.format(side) for name in _PIECES) if folder.has(each)), None)
-        if pieces is None:
-            notices.append(f"no sentencepiece model for the {side}: its words are what stands between spaces")
-        else:
-            settings[side]["sentencepiece"] = pieces
-        listed = (f"{name}.json", f"{name}.txt", pieces or "")
-        files |= {each: folder / each for each in listed if each and folder.has(each)}
+        settings[side] |= {"languages": sorted(languages.values()), **cuts[side].settings}
+        listed = (f"{name}.json", f"{name}.txt", *cuts[side].files)
+        files |= {each: folder / each for each in listed if folder.has(each)}
+    around = _around(own, specials, words["source"], source, last=start is None)
+    if not languages and cuts["source"].around is not None:
+        around = _around_of_tokens(cuts["source"].around, words["source"], own, specials, str(folder))
     return as_checkpoint(
         folder,
         {
             "architecture": "transformer",
             "model": asdict(network),
             "special_ids": specials,
-            "start_token": start,
-            "input": {**settings["source"], **_around(own, specials, words["source"], source)},
+            "start_token": target if start is None else start,
+            "input": {**settings["source"], **around},
             "output": settings["target"],
-            KEY: {} if target is None else {"forced_bos": target},
+            KEY: {} if target is None or start is None else {"forced_bos": target},
         },
         tensors,
         files,
         also=[],
-        notices=notices,
+        notices=[each.notice for each in cuts.values() if each.notice],
     )
 
 
@@ -139,8 +140,8 @@ def _vocabulary(folder: Folder, side: str) -> str:
     raise CheckpointError(f"has neither {side}_vocabulary nor shared_vocabulary", where=str(folder))
 
 
-def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tuple[JsonObject, int]:
-    """The special ids, which both vocabularies have, and the start token.
+def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tuple[JsonObject, int | None]:
+    """The special ids, which both vocabularies have, and the start token; None: a language's word is it.
 
     Where the vocabulary has no padding, bos takes its part: no output holds either.
     """
@@ -148,11 +149,7 @@ def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tu
     for name in tokens:
         value = own.get(name, tokens[name])
         if value is None and name == "decoder_start_token":
-            raise UnsupportedCheckpointError(
-                "the model has no start token: its outputs begin with the word of a language, as mBART's do",
-                fix="name the model that it was made of",
-                where=where,
-            )
+            continue  # as in mBART-25
         if not isinstance(value, str):
             raise CheckpointError(f"{name!r} is {value!r}, no word", where=where)
         tokens[name] = value
@@ -176,7 +173,9 @@ def _special_ids(own: JsonObject, words: dict[str, list[str]], where: str) -> tu
                 where=where,
             )
         (found[name],) = ids
-    start = tokens["decoder_start_token"]
+    start = own.get("decoder_start_token", tokens["decoder_start_token"])
+    if start is None:
+        return found, None
     if start not in target:
         raise CheckpointError(f"the vocabulary lacks the start token {start!r}", where=where)
     return found, target.index(start)
@@ -210,18 +209,39 @@ def _chosen(
     return chosen[0], chosen[1]
 
 
-def _around(own: JsonObject, specials: JsonObject, words: list[str], language: int | None) -> JsonObject:
-    """The ids around a source, of which a language's comes first.
+def _around(
+    own: JsonObject, specials: JsonObject, words: list[str], language: int | None, *, last: bool
+) -> JsonObject:
+    """The ids around a source, of which a language's comes first, or last (mBART-25).
 
     Sources end with eos, as CTranslate2's callers write it where the model does not add it, except
     OpenNMT's, whose padding is ``<blank>``.
     """
     ends = own.get("add_source_eos") is True or "<blank>" not in words
+    named = [] if language is None else [language]
     return {
-        "before": [specials["bos"]] * (own.get("add_source_bos") is True)
-        + [language] * (language is not None),
-        "after": [specials["eos"]] if ends else [],
+        "before": [specials["bos"]] * (own.get("add_source_bos") is True) + named * (not last),
+        "after": [specials["eos"]] * ends + named * last,
     }
+
+
+def _around_of_tokens(
+    around: tuple[list[str], list[str]], words: list[str], own: JsonObject, specials: JsonObject, where: str
+) -> JsonObject:
+    """The ids around a source that its tokenizer puts there, and those that CTranslate2 adds if they lack."""
+    for word in (*around[0], *around[1]):
+        if word not in words:
+            raise CheckpointError(
+                f"the vocabulary lacks {word!r}, which the tokenizer puts around a source",
+                fix="take the tokenizer of this model",
+                where=where,
+            )
+    before, after = ([words.index(word) for word in each] for each in around)
+    if own.get("add_source_bos") is True and before[:1] != [specials["bos"]]:
+        before = [specials["bos"], *before]
+    if own.get("add_source_eos") is True and after[-1:] != [specials["eos"]]:
+        after = [*after, specials["eos"]]
+    return {"before": before, "after": after}
 
 
 def _values(file: BinaryTensors, own: JsonObject, where: str) -> JsonObject:
