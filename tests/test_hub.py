@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -27,6 +30,7 @@ class Hub:
     Attributes:
         asked: Paths of the requests so far.
         answers: What stands in for files or the list of them, by path.
+        faults: What answers requests in place of the server, by path; it gets method and handler.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,6 +38,7 @@ class Hub:
         self.files |= {"pytorch_model.bin": b"pickled", "tf_model.h5": b"", "onnx/model.onnx": b""}
         self.asked: list[str] = []
         self.answers: dict[str, bytes] = {}
+        self.faults: dict[str, Callable[[str, BaseHTTPRequestHandler], None]] = {}
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,6 +51,10 @@ class Hub:
             def answer(self) -> None:
                 path = self.path.partition("?")[0]
                 hub.asked.append(path)
+                if path in hub.faults:
+                    with suppress(ConnectionError):  # of one who does not listen any more
+                        hub.faults[path](self.command, self)
+                    return
                 body, headers = hub.answer(path)
                 if path.startswith("/api/") and body is not None:
                     body = hub.answers.get(path, body)  # of files the length stays
@@ -80,7 +89,14 @@ class Hub:
         data = self.files.get(path.removeprefix(f"/{NAME}/resolve/{COMMIT}/"))
         if data is None:
             return None, {}
-        return data, {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
+        return data, {"X-Repo-Commit": COMMIT, "ETag": f'"{etag(path, data)}"'}
+
+
+def etag(path: str, data: bytes) -> str:
+    """What the hub names a file by: SHA-256 of large files, git's SHA-1 of others."""
+    large = path.endswith(".safetensors")
+    own = hashlib.sha256(data) if large else hashlib.sha1(b"blob %d\0" % len(data) + data)
+    return own.hexdigest()
 
 
 @pytest.fixture
@@ -99,6 +115,13 @@ def decoded(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess
 
 def ran(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command that reads `LINES`, in a process of its own, with a cache of its own."""
+    return python(hub, folder, ["-m", "nartk", *words], **variables)
+
+
+def python(
+    hub: Hub, folder: Path, words: Sequence[str], **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Python with what it is given, in a process of its own, with a cache of its own."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": f"http://127.0.0.1:{hub.server.server_port}",
@@ -108,9 +131,14 @@ def ran(hub: Hub, folder: Path, *words: str, **variables: str) -> subprocess.Com
         "HF_HUB_DOWNLOAD_TIMEOUT": "1",
         **variables,
     }
-    command = [sys.executable, "-m", "nartk", *words]
     return subprocess.run(
-        command, input=LINES, capture_output=True, text=True, env=environment, cwd=folder, check=False
+        [sys.executable, *words],
+        input=LINES,
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        check=False,
     )
 
 
@@ -186,3 +214,184 @@ def test_answers_that_are_wrong_or_cut_off(path: str, answer: bytes, hub: Hub, t
         "nartk: error[E401 ModelNotFound]"
     )  # behind the library's
     assert not [*tmp_path.rglob("evil.json")]
+
+
+LISTED, WEIGHTS = f"/api/models/{NAME}/tree/{COMMIT}", f"/{NAME}/resolve/{COMMIT}/model.safetensors"
+CONFIG = f"/{NAME}/resolve/{COMMIT}/config.json"
+
+
+def headers(handler: BaseHTTPRequestHandler, status: int, **fields: object) -> None:
+    handler.send_response(status)
+    for key, value in fields.items():
+        handler.send_header(key.replace("_", "-"), str(value))
+    handler.end_headers()
+
+
+class Fault:
+    """A server's misbehaviour.
+
+    Args:
+        hub: The server that would answer well.
+        path: What it is asked for.
+    """
+
+    def __init__(self, hub: Hub, path: str) -> None:
+        self.path, self.hub = path, hub
+        body, self.fields = hub.answer(path)
+        assert body is not None
+        self.body = body
+
+    def head(self, handler: BaseHTTPRequestHandler, **others: object) -> None:
+        fields = {**self.fields, "Content-Length": len(self.body)}
+        headers(handler, 200, **{**fields, **{key.replace("_", "-"): value for key, value in others.items()}})
+
+    def trickles(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.head(handler)
+        for byte in self.body if method == "GET" else b"":
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+            time.sleep(0.05)
+
+    def stalls(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.head(handler)
+        if method == "GET":
+            handler.wfile.write(self.body[:10])
+            handler.wfile.flush()
+            time.sleep(3)
+
+    def is_silent(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(3)
+
+    def is_cut_off(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.head(handler)
+        if method == "GET":
+            handler.wfile.write(self.body[:-5])
+
+    def lies_about_its_size(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.head(handler, Content_Length=len(self.body) + 7 * (method == "HEAD"))
+        if method == "GET":
+            handler.wfile.write(self.body)
+
+    def has_another_hash(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.head(handler)
+        if method == "GET":
+            handler.wfile.write(self.body[:-1] + bytes([self.body[-1] ^ 1]))
+
+    def goes_in_circles(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        headers(handler, 302, Location=self.path, Content_Length=0)
+
+    def pages_without_end(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        address = f"http://127.0.0.1:{self.hub.server.server_port}{self.path}"
+        self.head(handler, Link=f'<{address}>; rel="next"')
+        handler.wfile.write(self.body)
+
+    def is_html(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        page = b"<html><body>Sign in</body></html>"
+        headers(handler, 200, Content_Type="text/html", Content_Length=len(page))
+        if method == "GET":
+            handler.wfile.write(page)
+
+    def asks_to_wait(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        headers(handler, 429, Retry_After=86400, Content_Length=0)
+
+    def is_away(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        headers(handler, 503, Retry_After=86400, Content_Length=0)
+
+    def has_vanished(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        headers(handler, 404, X_Error_Code="RevisionNotFound", Content_Length=0)
+
+    def lists_nothing(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        self.body = b"[]"
+        self.head(handler)
+        handler.wfile.write(self.body)
+
+    def lists_what_is_elsewhere(self, method: str, handler: BaseHTTPRequestHandler) -> None:
+        rows = json.loads(self.body)
+        for path in ("../../evil.json", "..", "/etc/evil.json", "a/../../evil.json", "..\\evil.json"):
+            rows.append({"type": "file", "path": path, "size": 2, "oid": "0" * 40})
+        rows = [each for each in rows if each["path"] != "model.safetensors"]
+        self.body = json.dumps(rows).encode()
+        self.head(handler)
+        handler.wfile.write(self.body)
+
+
+FAULTS = [
+    (LISTED, "trickles", "bytes came in 1 s"),
+    pytest.param(LISTED, "is_silent", "ReadTimeout|timed out", marks=pytest.mark.slow),
+    pytest.param(LISTED, "is_cut_off", "RemoteProtocolError|peer closed", marks=pytest.mark.slow),
+    (LISTED, "goes_in_circles", "TooManyRedirects"),
+    (LISTED, "pages_without_end", "more than 1000 answers"),
+    (LISTED, "is_html", "JSONDecodeError"),
+    (LISTED, "asks_to_wait", "answers 429 and asks to wait 86400 s"),
+    (LISTED, "is_away", "answers 503 and asks to wait 86400 s"),
+    (LISTED, "has_vanished", "RevisionNotFound"),
+    (LISTED, "lists_nothing", "neither safetensors nor a model.bin"),
+    (LISTED, "lists_what_is_elsewhere", ""),
+    (WEIGHTS, "trickles", "bytes came in 1 s"),
+    (WEIGHTS, "stalls", "ReadTimeout|timed out"),
+    (WEIGHTS, "is_cut_off", "RemoteProtocolError|peer closed"),
+    (WEIGHTS, "lies_about_its_size", "Consistency check"),
+    (WEIGHTS, "has_another_hash", "model.safetensors is not what its hash names"),
+    (CONFIG, "has_another_hash", "config.json is not what its hash names"),
+    (CONFIG, "goes_in_circles", "TooManyRedirects"),
+    (WEIGHTS, "asks_to_wait", "answers 429 and asks to wait 86400 s"),
+    (WEIGHTS, "has_vanished", "RevisionNotFound"),
+    (CONFIG, "is_html", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "fault", "says"),
+    FAULTS,
+    ids=lambda each: each.removesuffix(COMMIT).strip("/").rpartition("/")[2],
+)
+def test_a_server_that_misbehaves_is_left_and_a_good_one_works(
+    path: str, fault: str, says: str, hub: Hub, tmp_path: Path
+) -> None:
+    """Within 6 tries of HF_HUB_DOWNLOAD_TIMEOUT, here 1 s, and the 24 s that the library pauses in all."""
+    hub.faults[path] = getattr(Fault(hub, path), fault)
+    began = time.monotonic()
+    found = fetched(hub, tmp_path)
+    assert time.monotonic() - began < 45
+    name, _, message = found.partition(": ")
+    assert name in ("ModelNotFoundError", "UnsupportedCheckpointError"), found
+    assert re.search(says, message), found
+    assert not [*tmp_path.rglob("*evil*")]
+    hub.faults.clear()
+    assert fetched(hub, tmp_path) == "whole"
+    for name in ("model.safetensors", "config.json"):
+        (held,) = tmp_path.glob(f"home/hub/*/snapshots/*/{name}")
+        assert held.read_bytes() == hub.files[name]
+
+
+def fetched(hub: Hub, folder: Path) -> str:
+    """What becomes of a download, in a process of its own without torch: an error's name and message."""
+    program = f"""
+from nartk.checkpoints.hub import hub_folder
+from nartk.errors import NartkError
+try:
+    hub_folder({NAME!r})
+    print("whole")
+except NartkError as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+    found = python(hub, folder, ["-c", program])
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
+
+
+def test_hooks_leave_the_librarys_client_as_it_was(hub: Hub, tmp_path: Path) -> None:
+    program = f"""
+from huggingface_hub.utils import get_session
+from nartk.checkpoints.hub import hub_folder
+from nartk.errors import NartkError
+before = {{name: [*each] for name, each in get_session().event_hooks.items()}}
+hub_folder({NAME!r})
+try:
+    hub_folder("somebody/other")
+except NartkError:
+    assert get_session().event_hooks == before
+    print("same")
+"""
+    found = python(hub, tmp_path, ["-c", program])
+    assert found.stdout == "same\n", found.stderr

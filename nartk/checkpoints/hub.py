@@ -2,7 +2,8 @@
 
 What a model needs comes into the hub's own cache, by its own library: safetensors or CTranslate2's model.bin,
 settings, vocabularies and tokenizers. Pickles are not downloaded. The variables of that library hold:
-HF_HOME, HF_ENDPOINT, HF_TOKEN, and HF_HUB_OFFLINE, which takes what the cache has.
+HF_HOME, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE, which takes what the cache has, and HF_HUB_DOWNLOAD_TIMEOUT,
+the seconds that a silent server is waited for (10), six times at most.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import re
 from pathlib import Path
 
+from nartk.checkpoints.hub_answers import Downloads, bounded_answers
 from nartk.errors import ModelNotFoundError, NartkError, UnsupportedCheckpointError, requiring
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")
 _WEIGHTS = ("*.safetensors", "model.bin")
-_BESIDE = ("*.json", "*.txt", "*.model", "*.spm", "README.md")
+_BESIDE = ("*.json", "*.txt", "*.model", "*.spm", "*.bpe", "*.codes", "bpecodes", "codes", "README.md")
 _OF_FILES = (".flac", ".gz", ".json", ".jsonl", ".m2", ".mp3", ".pt", ".tsv", ".txt", ".wav", ".xz")
 # Files of other libraries, and copies of the weights in other types.
 _LEFT = ("*/*", "flax_*", "tf_*", "*.fp16.*", "consolidated*", "training_args*")
@@ -42,15 +44,26 @@ def hub_folder(name: str) -> Path:
     try:
         with requiring("the module {name} is not installed", "hub"):
             from huggingface_hub import snapshot_download
+        new = Downloads(model)
         needed = [*_WEIGHTS, *_BESIDE]
-        folder = Path(
-            snapshot_download(model, revision=revision, allow_patterns=needed, ignore_patterns=[*_LEFT])
-        )
+        try:
+            with bounded_answers():
+                folder = Path(
+                    snapshot_download(
+                        model, revision=revision, allow_patterns=needed, ignore_patterns=[*_LEFT]
+                    )
+                )
+            new.check(folder)
+            weighs = any(each for pattern in _WEIGHTS for each in folder.glob(pattern))
+        except BaseException:
+            new.forget_lists()
+            raise
     except NartkError as error:
         raise _not_here(name, error.message) from error
     except Exception as error:  # of its own, of httpx, of requests, of what answers hold
         raise _not_here(name, f"{type(error).__name__}: {error}".split("\n")[0][:200]) from error
-    if not any(each for pattern in _WEIGHTS for each in folder.glob(pattern)):
+    if not weighs:
+        new.forget_lists()
         raise UnsupportedCheckpointError(
             f"the hub's {name!r} has neither safetensors nor a model.bin of CTranslate2",
             fix=f"nartk-convert --allow-pickle the folder that `hf download {model}` prints",
