@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -87,3 +87,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the developers' data folder is not here (NARTK_SHARED_DATA names it)")
     return folder
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a line beside the test's name."""
+
+    def say(line: str) -> None:
+        with capsys.disabled():
+            print(f"\n  {line}", end="")
+
+    return say

@@ -16,13 +16,14 @@ from importlib.util import find_spec
 from itertools import islice, product
 from pathlib import Path
 from time import perf_counter
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.recipe_scripts import imported
+from support.spoken_numbers import misplaced, spoken_numbers, spoken_places
 
 import nartk
 from nartk.cli.convert import main as convert
@@ -276,6 +277,102 @@ def test_times_of_words_are_those_of_openais_program(
     assert np.mean(np.array(errors) < 0.0201) >= 0.95
 
 
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def spelled(word: str) -> str:
+    """A word without marks and capitals, a figure as a word."""
+    found = word.strip(" ,.!?-").lower()
+    return DIGITS[int(found)] if found in [*map(str, range(10))] else found
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore:.*gpt2.tiktoken")
+def test_words_are_where_their_recordings_are(
+    tiny_en: Path, hugging_face: Path, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    """Spoken numbers are recordings in a row; medians are no further than those of OpenAI's program."""
+    program: Any = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    count = 24
+    sounds, said = spoken_numbers(tmp_path, count)
+    places = spoken_places(count)
+    samples = [read_sound(each, rate=16000) for each in sounds]
+    loaded, model = nartk.load(tiny_en, threads=1), openais_model(hugging_face)
+    model.set_alignment_heads(program._ALIGNMENT_HEADS["tiny.en"])
+    options: dict[str, Any] = {"temperatures": "0", "word_timestamps": True, "batch_size": 8}
+    ours = [each.words for each in loaded.decode([(each, 16000) for each in samples], "windows", **options)]
+    right = [i for i, words in enumerate(ours) if [spelled(each.text) for each in words] == said[i].split()]
+    assert len(right) >= count // 2
+    theirs = []
+    for i in right:
+        found = program.transcribe(model, samples[i], temperature=0.0, fp16=False, word_timestamps=True)
+        theirs.append([SimpleNamespace(**word) for part in found["segments"] for word in part["words"]])
+    known = [places[i] for i in right]
+    away, other = misplaced([ours[i] for i in right], known), misplaced(theirs, known)
+    for name, each in (("nartk", away), ("openai-whisper", other)):
+        tell(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in each.items()))
+    for side in ("start", "end"):
+        assert away[side] == pytest.approx(other[side], abs=0.011)
+        assert away[side] < 0.2
+
+
+# What is the same of OpenAI's program and of ours, by its names of options and ours
+PROMPT = "Mr. Quilter, GO, ENTER, Tadlock."
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "prompt": ({"initial_prompt": PROMPT}, {"initial_prompt": PROMPT}),
+    "carry": (
+        {"initial_prompt": PROMPT, "carry_prompt": True},
+        {"initial_prompt": PROMPT, "carry_initial_prompt": True},
+    ),
+    "alone": ({"condition": False}, {"condition_on_previous_text": False}),
+    "clips": ({"clips": "0.3 1.1 1.6"}, {"clip_timestamps": "0.3,1.1,1.6"}),
+    # A temperature at which the likeliest word is drawn shows which windows are decoded again.
+    "fallback": (
+        {"temperatures": "0 0.000001", "best_of": 1, "compression_ratio": 0.9},
+        {"temperature": (0.0, 1e-6), "best_of": 1, "compression_ratio_threshold": 0.9},
+    ),
+    "detected": ({}, {}),
+    "translate": ({"task": "translate"}, {"task": "translate"}),
+    "german": ({"language": "de"}, {"language": "de"}),
+    "german to English": ({"language": "de", "task": "translate"}, {"language": "de", "task": "translate"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore:.*gpt2.tiktoken")
+@pytest.mark.parametrize(
+    ("name", "modes"),
+    [("tiny_en", [*MODES][:5]), ("base", ["detected", "translate", "german", "german to English"])],
+)
+def test_whispers_options_are_those_of_openais_program(
+    name: str, modes: list[str], clips: list[str], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Tokens, times and temperatures of segments, and the language, of clips and of several in a row."""
+    program: Any = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    folder: Path = request.getfixturevalue(name)
+    assert convert([str(folder), "--to", "hf", "--output", str(tmp_path / "hf"), "--quiet"]) == 0
+    model, loaded = openais_model(tmp_path / "hf"), nartk.load(folder, threads=1)
+    spoken = [read_sound(clip, rate=16000) for clip in clips]
+    gap = np.zeros(16000, np.float32)
+    row = np.concatenate([part for sound in spoken[-10:] for part in (sound, gap)])
+    fallen, languages = set(), set()
+    for mode in modes:
+        ours, theirs = MODES[mode]
+        for sound in (*spoken[::6], row):
+            best = loaded.decode((sound, 16000), "windows", **{"temperatures": "0", **ours})
+            found = program.transcribe(model, sound, fp16=False, **{"temperature": 0.0, **theirs})
+            segments = [each for each in found["segments"] if each["tokens"]]
+            assert [[*each.tokens] for each in best.segments] == [each["tokens"] for each in segments], mode
+            assert [each.temperature for each in best.segments] == [each["temperature"] for each in segments]
+            assert [each.start for each in best.segments] == pytest.approx(
+                [each["start"] for each in segments]
+            )
+            assert best.text.strip() == found["text"].strip()
+            assert best.language in ("", found["language"])
+            fallen |= {each["temperature"] for each in segments}
+            languages.add(best.language)
+    assert len(fallen) == 1 + ("fallback" in modes)
+    assert languages == ({""} if name == "tiny_en" else {"en", "de"})
+
+
 def decoded(folder: Path, lines: Sequence[str], strategy: str, at: Path) -> tuple[list[str], dict[str, Any]]:
     """Outputs of nartk-decode, a line at a time on one thread, and its statistics."""
     (at / "in.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -299,17 +396,6 @@ def compare(
         found, stats = decoded(folder, lines, strategy, at)
         assert found == [*wanted]
         tell(f"{strategy}: {stats['passes']} passes, {stats['tokens']} tokens, {stats['seconds']:.2f} s")
-
-
-@pytest.fixture
-def tell(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints a line beside the test's name."""
-
-    def say(line: str) -> None:
-        with capsys.disabled():
-            print(f"\n  {line}", end="")
-
-    return say
 
 
 def test_russian_stress_marks_are_ruaccents(tmp_path: Path, tell: Callable[[str], None]) -> None:

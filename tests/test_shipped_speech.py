@@ -19,7 +19,7 @@ import pytest
 from support.commands import run
 from support.metrics import error_rate
 from support.recipe_scripts import RECIPES
-from support.spoken_numbers import spoken_numbers
+from support.spoken_numbers import spoken_numbers, spoken_places
 
 import nartk
 from nartk.cli.decode import main
@@ -261,29 +261,10 @@ def test_sound_that_was_read_is_never_more_than_there_is(numbers: tuple[list[str
         assert read[-1] > 1000 * soundfile.info(sound).duration - 40
 
 
-TRUTH = """
-import json, lzma, sys
-sys.path.insert(0, RECIPE)
-from corpora import recordings, RATE
-from nartk.data.text import read_shipped
-parts = recordings("fsdd.tar.xz")
-header, *lines = read_shipped("fsdd_numbers.test.tsv.xz")
-for line in lines[:COUNT]:
-    row = dict(zip(header.split("\\t"), line.split("\\t")))
-    first, *gaps = (int(gap) / 1000 for gap in row["gaps_ms"].split(","))
-    times, at = [], first
-    for name, gap in zip(row["recordings"].split(","), gaps):
-        times.append((at, at + len(parts[name]) / RATE))
-        at = times[-1][1] + gap
-    print(json.dumps(times))
-"""
-
-
 def test_words_have_the_times_of_their_recordings(numbers: tuple[list[str], list[str]]) -> None:
     """A number is recordings in a row, so that the times of its words are known."""
     sounds, said = numbers
-    code = TRUTH.replace("RECIPE", repr(str(RECIPES / "asr"))).replace("COUNT", str(COUNT))
-    truth = [json.loads(line) for line in run([sys.executable, "-c", code]).splitlines()]
+    truth = spoken_places(COUNT)
     differences = [
         np.array(found.times) - np.array(times)
         for found, times, text in zip(nartk.load("asr-digits").decode(sounds), truth, said, strict=True)

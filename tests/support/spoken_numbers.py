@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from support.commands import run
@@ -35,3 +39,47 @@ def spoken_numbers(folder: Path, count: int, language: str | None = None) -> tup
     said = run(command).splitlines()
     assert len(said) == count
     return [str(folder / f"{i}.wav") for i in range(count)], said
+
+
+_PLACES = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from corpora import recordings, RATE
+from nartk.data.text import read_shipped
+parts = recordings("fsdd.tar.xz")
+header, *lines = read_shipped("fsdd_numbers.test.tsv.xz")
+for line in lines[:int(sys.argv[2])]:
+    row = dict(zip(header.split("\\t"), line.split("\\t")))
+    first, *gaps = (int(gap) / 1000 for gap in row["gaps_ms"].split(","))
+    times, at = [], first
+    for name, gap in zip(row["recordings"].split(","), gaps):
+        times.append((at, at + len(parts[name]) / RATE))
+        at = times[-1][1] + gap
+    print(json.dumps(times))
+"""
+
+
+def spoken_places(count: int) -> list[list[tuple[float, float]]]:
+    """Where each word of `spoken_numbers` begins and ends, seconds: numbers are recordings in a row."""
+    command = [sys.executable, "-c", _PLACES, str(RECIPES / "asr"), str(count)]
+    return [json.loads(line) for line in run(command).splitlines()]
+
+
+def misplaced(
+    found: Sequence[Sequence[Any]], places: Sequence[Sequence[tuple[float, float]]]
+) -> dict[str, float]:
+    """How far words with `start` and `end` are from their places, seconds.
+
+    Returns:
+        Median of absolute differences and mean of differences, of starts and ends, and the number of words.
+    """
+    every = np.array(
+        [
+            (word.start - start, word.end - end)
+            for words, own in zip(found, places, strict=True)
+            for word, (start, end) in zip(words, own, strict=True)
+        ]
+    )
+    medians, means = np.median(np.abs(every), 0), every.mean(0)
+    named = {"words": float(len(every)), "start": medians[0], "end": medians[1]}
+    return {**named, "mean start": means[0], "mean end": means[1]}
