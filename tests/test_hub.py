@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 from support.hf_folders import text_folder
+
+from nartk.checkpoints.hub_answers import is_named_by_hash
 
 pytest.importorskip("huggingface_hub")
 
@@ -395,3 +398,15 @@ except NartkError:
 """
     found = python(hub, tmp_path, ["-c", program])
     assert found.stdout == "same\n", found.stderr
+
+
+def test_names_of_files_are_git_hashes_or_sha256(tmp_path: Path) -> None:
+    from huggingface_hub.utils.sha import git_hash
+
+    data = random.Random(0).randbytes(3 << 20)
+    plain = [hashlib.sha1(data).hexdigest(), hashlib.sha256(data).hexdigest()]
+    for name in (git_hash(data), *plain, "of-a-mirror"):
+        (tmp_path / name).write_bytes(data)
+        assert is_named_by_hash(tmp_path / name)
+        (tmp_path / name).write_bytes(data[:-1])
+        assert is_named_by_hash(tmp_path / name) == (name == "of-a-mirror")

@@ -133,13 +133,13 @@ class Downloads:
         """
         for link in snapshot.glob("*"):
             blob = link.resolve()
-            if blob.parent.name == "blobs" and blob not in self._before and not _is_named_by_hash(blob):
+            if blob.parent.name == "blobs" and blob not in self._before and not is_named_by_hash(blob):
                 blob.unlink()
                 link.unlink(missing_ok=True)
                 raise BadAnswerError(f"{link.name} is not what its hash names")
 
 
-def _is_named_by_hash(path: Path) -> bool:
+def is_named_by_hash(path: Path) -> bool:
     """Tells whether a file has the hash of its name: SHA-256, git's SHA-1, or a mirror's; True of others."""
     head = b"blob %d\0" % path.stat().st_size
     digests = {
