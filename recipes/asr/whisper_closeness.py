@@ -47,7 +47,7 @@ MEASURES = ("log-probability", "KL", "flips", "texts")
 
 
 class Reading(NamedTuple):
-    """How far the probabilities of a sound's words are from fp32's.
+    """Differences of the probabilities of a sound's words from fp32's.
 
     Attributes:
         recording: Number of the recording that the sound is made of.
