@@ -88,7 +88,7 @@ class Prompted:
         found = self.extractor(samples, sampling_rate=RATE, return_tensors="np").input_features[0]
         return np.ascontiguousarray(found, np.float32)
 
-    def log_probs(self, logits: Sequence[FloatArray]) -> FloatArray:
+    def log_probs(self, logits: FloatArray | list[FloatArray]) -> FloatArray:
         rows = np.asarray(logits, np.float64)[:, : self.eos + 1]
         rows = rows - rows.max(1, keepdims=True)
         found: FloatArray = rows - np.log(np.exp(rows).sum(1, keepdims=True))
@@ -146,7 +146,8 @@ class OfCTranslate2:
         return self.model.encode(self.prompted.library.StorageView.from_array(frames[None]), to_cpu=True)
 
     def read(self, memory: Any, words: Sequence[int]) -> FloatArray:
-        wanted, rows = [*words, self.prompted.eos], []
+        wanted = [*words, self.prompted.eos]
+        rows: list[FloatArray] = []
         settings = {"beam_size": 1, "suppress_blank": False, "suppress_tokens": []}
         while len(rows) < len(wanted):
             prompt = [*self.prompted.prompt, *wanted[: len(rows)]]
