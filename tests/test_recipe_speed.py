@@ -49,7 +49,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FIGURES = "engines free base hf teacher native drafts costs start whisper speech translation acoustic"
+FIGURES = "engines free base hf teacher native drafts costs start whisper speech translation acoustic firefox"
 
 
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +66,7 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
         (["drafts"], "speed.sh: drafts: --mt 'runs/mt-en-de' has no teacher/model"),
+        (["firefox"], "speed.sh: firefox: --mt 'runs/mt-en-de' has no text/test.en"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(args: list[str], message: str, tmp_path: Path) -> None:
