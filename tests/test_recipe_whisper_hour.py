@@ -1,8 +1,11 @@
-"""recipes/asr/whisper_hour.py: the recording that it makes, and what counts as invented."""
+"""recipes/asr/whisper_hour.py: the recording that it makes, what counts as invented, rows that are kept."""
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,3 +39,39 @@ def test_words_in_pauses() -> None:
     segments = [(0.0, 0.4, "one two"), (0.0, 0.6, "x"), (2.4, 3.0, "x"), (2.6, 5.4, "three"), (2.6, 5.6, "x")]
     assert hour.invented(segments, spans) == 3
     assert hour.invented([], spans) == 0
+
+
+def test_a_run_that_was_broken_off_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows are told and kept as they end; those of another model or recording are not taken for them."""
+    clips = [(np.full(16000 * 2, 0.1, np.float32), "ONE TWO\tTHREE"), (np.zeros(16000, np.float32), "FOUR")]
+    called = []
+
+    def run_apart(number: int, options: Any, sound: str) -> dict[str, Any]:
+        called.append(number)
+        if len(called) == 3:
+            raise KeyboardInterrupt
+        return {"segments": [[0.0, 1.0, f"one\\ttwo {number}"]], "seconds": 2.5 + number, "memory": 100.0}
+
+    monkeypatch.setattr(hour, "read_clips", lambda _: clips)
+    monkeypatch.setattr(hour, "run_apart", run_apart)
+    monkeypatch.setattr(hour, "chosen", lambda: range(4))
+    arguments = ["tiny.en", "--clips", "list", "--minutes", "0.5", "--rows", str(tmp_path / "rows")]
+    with pytest.raises(KeyboardInterrupt):
+        hour.main(arguments)
+    shown = capsys.readouterr()
+    assert [line.split(" | ")[:2] for line in shown.err.splitlines()] == [
+        [*each] for each in [*hour.ROWS][:2]
+    ]
+    assert len((tmp_path / "rows").read_text().splitlines()) == 1 + 2
+    hour.main([*arguments, "--json", str(tmp_path / "json")])
+    assert called == [0, 1, 2, 2, 3]
+    found = json.loads((tmp_path / "json").read_text())["rows"]
+    assert [row["seconds"] for row in found] == [2.5, 3.5, 4.5, 5.5]
+    assert [row["segments"] for row in found] == [[[0.0, 1.0, f"one\\ttwo {i}"]] for i in range(4)]
+    capsys.readouterr()
+    for other in (["base"], ["tiny.en", "--dtype", "int8"], ["tiny.en", "--pauses", "0.5"]):
+        called[:] = [9, 9, 9]
+        hour.main([*other, *arguments[1:]])
+        assert called == [9, 9, 9, 0, 1, 2, 3]
