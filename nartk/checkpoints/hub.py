@@ -12,7 +12,7 @@ import os
 import re
 from pathlib import Path
 
-from nartk.checkpoints.hub_answers import Downloads, bounded_answers
+from nartk.checkpoints.hub_answers import Downloads, bounded_responses
 from nartk.errors import ModelNotFoundError, NartkError, UnsupportedCheckpointError, requiring
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:@([\w./-]+))?")
@@ -47,7 +47,7 @@ def hub_folder(name: str) -> Path:
         new = Downloads(model)
         needed = [*_WEIGHTS, *_BESIDE]
         try:
-            with bounded_answers():
+            with bounded_responses():
                 folder = Path(
                     snapshot_download(
                         model, revision=revision, allow_patterns=needed, ignore_patterns=[*_LEFT]

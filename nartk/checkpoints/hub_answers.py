@@ -18,7 +18,7 @@ from typing import Any
 
 _SLOWEST = 100  # bytes a second, over HF_HUB_DOWNLOAD_TIMEOUT seconds
 _LONGEST_WAIT = 60  # seconds that an answer may ask for; without, the library repeats for half a minute
-_MOST_ANSWERS = 1000  # of one model, which has some tens of files
+_MOST_RESPONSES = 1000  # of one model, which has some tens of files
 _MOST_LISTED = 50_000_000  # bytes of a list of files
 _BLOCK = 1 << 20
 
@@ -28,12 +28,12 @@ class BadAnswerError(OSError):
 
 
 @contextmanager
-def bounded_answers() -> Iterator[None]:
+def bounded_responses() -> Iterator[None]:
     """Watches the answers that the library's client gets within the block.
 
     Raises:
         BadAnswerError: One is slower than `_SLOWEST`, asks to wait for more than `_LONGEST_WAIT`, lists more
-            than `_MOST_LISTED` bytes, or is one of more than `_MOST_ANSWERS`.
+            than `_MOST_LISTED` bytes, or is one of more than `_MOST_RESPONSES`.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
@@ -45,7 +45,7 @@ def bounded_answers() -> Iterator[None]:
     seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
     count = 0
 
-    def ask(request: Any) -> None:
+    def limit(request: Any) -> None:
         limits = request.extensions.get("timeout", {})
         request.extensions["timeout"] = {
             each: seconds if limits.get(each) is None else limits[each]
@@ -55,13 +55,13 @@ def bounded_answers() -> Iterator[None]:
     def answered(response: Any) -> None:
         nonlocal count
         count += 1
-        if count > _MOST_ANSWERS:
-            raise BadAnswerError(f"more than {_MOST_ANSWERS} answers")
+        if count > _MOST_RESPONSES:
+            raise BadAnswerError(f"more than {_MOST_RESPONSES} answers")
         _refuse_long_wait(response)
         listed = "/api/" in response.request.url.path
         response.iter_raw = _steady(response.iter_raw, seconds, _MOST_LISTED if listed else None)
 
-    added = {"request": ask, "response": answered}
+    added = {"request": limit, "response": answered}
     for name, hook in added.items():
         hooks[name].append(hook)
     try:
@@ -100,7 +100,7 @@ def _steady(
 
 
 class Downloads:
-    """What one download adds to the cache's folder of a model.
+    """Files that one download adds to the cache's folder of a model.
 
     Args:
         model: Name of the model.

@@ -29,7 +29,7 @@ _MOST_CODES = 100_000_000  # bytes
 
 
 class Cut(NamedTuple):
-    """What cuts the text of a side.
+    """Settings by which the text of a side is cut.
 
     Attributes:
         settings: Those of `nartk.processors.ctranslate2`.
@@ -102,8 +102,8 @@ def _of_codes(folder: Folder, side: str, codes: str, package: JsonObject) -> Cut
     except UnicodeDecodeError as error:
         raise CheckpointError("codes of BPE that are not UTF-8", where=str(folder / codes)) from error
     pairs = [line for line in lines if line and not line.startswith("#version:")]
-    kind = "fastbpe" if pairs and len(pairs[0].split(" ")) == 3 else "subword-nmt"
-    found: JsonObject = {"bpe": kind, "codes": codes}
+    program = "fastbpe" if pairs and len(pairs[0].split(" ")) == 3 else "subword-nmt"
+    found: JsonObject = {"bpe": program, "codes": codes}
     lang = package.get({"source": "from_code", "target": "to_code"}[side])
     if isinstance(lang, str):
         moses = {"lang": lang, "dash_splits": False, "escape": True, "punctuation": True}
