@@ -182,4 +182,5 @@ def test_what_trains_an_architecture_is_declared() -> None:
         **dict.fromkeys(("fastspeech2", "transformer_tts"), ("nartk_tts",)),
         "daspeech": ("nartk_s2s",),
         "whisper": (),
+        "sanm_paraformer": (),
     }

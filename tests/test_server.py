@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from support.sounds import noise, wav
 
 import nartk
 from nartk.cli.serve import main
+from nartk.protocols.passes import Pass, Scores, Want
 from nartk.server.edits import edits_between
 from nartk.serving.model import Model
 
@@ -143,10 +145,29 @@ def test_requests_of_many_clients_share_batches_and_change_nothing(client: Any, 
     assert found == [[each.text for each in corrector.decode(*case)] for case in asked]
 
 
-def test_an_output_comes_as_it_grows(client: Any, corrector: Model) -> None:
-    line = " ".join(["I has a dog."] * 8)
+class SlowPasses:
+    """A scorer that takes its time for each pass, so that outputs are seen while they grow."""
+
+    def __init__(self, scorer: Any) -> None:
+        self.scorer = scorer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scorer, name)
+
+    def run(self, work: Pass, want: Want) -> Scores:
+        time.sleep(0.1)
+        found: Scores = self.scorer.run(work, want)
+        return found
+
+
+def test_an_output_comes_as_it_grows(corrector: Model) -> None:
+    line = "I has a dog and he like me very much."
     body = {"lines": [line, "She go home."], "strategy": "greedy", "stream": True}
-    with client.stream("POST", "/v1/decode", json=body) as answer:
+    slow = replace(corrector, passes=SlowPasses(corrector.passes))
+    with (
+        serving(Service({"gec-en": slow})) as client,
+        client.stream("POST", "/v1/decode", json=body) as answer,
+    ):
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [each.split("\n") for each in "".join(answer.iter_text()).strip().split("\n\n")]
     names = [event[0].removeprefix("event: ") for event in events]
@@ -237,8 +258,6 @@ def test_edits_make_the_output(seed: int) -> None:
 
 def test_a_translator_is_found_by_its_languages(corrector: Model) -> None:
     """The shipped correction model, without its guard, stands for a translator."""
-    from dataclasses import replace
-
     model = replace(corrector, checkpoint=replace(corrector.checkpoint, guard=None))
     with serving(Service({"en-de": model, "gec-en": corrector})) as client:
         body = {"q": "She go home.\nI has a dog.", "source": "en", "target": "de", "format": "text"}

@@ -10,7 +10,7 @@ namespace nartk {
 template <class Enter>
 Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stack& readers,
                                 const std::vector<int>& lengths, Enter enter, const Made& prompts) {
-    const int d = network->features, step = step_of(d), count = (int)lengths.size();
+    const int d = stack.features, step = step_of(d), count = (int)lengths.size();
     const bool widens = stack.embedding.features != d;  // the first layer reads other features than it gives
     const bool speech = network->hears() && &stack == &network->encoder;
     size_t floats = 0;  // of keys and values of a position
@@ -93,7 +93,7 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
 Engine::Made Engine::read_vectors(Workspace& space, const float* features, const std::vector<int>& lengths) {
     const int d = network->features, step = step_of(d);
     Stack stack;  // of no layers
-    stack.embedding.features = stack.norm.features = d;
+    stack.features = stack.embedding.features = stack.norm.features = d;
     return encode_all(space, stack, network->decoder, lengths, [&](int first, int last, float* x) {
         for (int b = first; b < last; b++)
             for (int i = 0; i < lengths[b]; i++, features += d, x += step) {

@@ -90,6 +90,7 @@ struct Layer {
 
 struct Stack {
     Embedding embedding;  // its features are those that the first layer reads
+    int features = 0;     // that the layers give
     std::vector<Layer> layers;
     Norm norm;
     // What is added to a head's scores by the key's position less the query's, which stops at `farthest` either way:

@@ -229,7 +229,7 @@ struct Builder {
 
     Stack stack(const py::dict& from, int features, bool decodes) {
         Stack made;
-        width = made.embedding.features = features;
+        width = made.features = made.embedding.features = features;
         const py::dict embedding = part(from, "embedding");
         made.embedding.words = linear(embedding, "words");
         require(made.embedding.words ? made.embedding.words->inputs == features : !decodes || from.contains("prenet"),
@@ -416,7 +416,7 @@ struct Builder {
         source = encoder.contains("prompt") ? prompt["features"].cast<int>() : d;
         network->reads_vectors = encoder.contains("vectors");
         if (network->reads_vectors) {
-            network->encoder.embedding.features = d;
+            network->encoder.features = network->encoder.embedding.features = d;
             network->encoder.embedding.count = encoder["vectors"].cast<int>();
         } else {
             network->encoder = stack(encoder, d, false);
