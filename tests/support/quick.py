@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, FrameType
@@ -67,10 +68,12 @@ class Executed:
 
     def __enter__(self) -> Executed:
         sys.settrace(self._called)
+        threading.settrace(self._called)  # of threads that begin meanwhile
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         self.codes.add(frame.f_code)
