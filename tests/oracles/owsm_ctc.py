@@ -134,6 +134,8 @@ def decoded(program: Any, sound: np.ndarray, asked: dict[str, str]) -> tuple[str
 
     ctc.argmax = noted
     context = SECONDS * 2 / 15  # 4 s of 30
+    # So little more that a chunk of 2.4 - 0.64 s, which in floats is shorter, does not lose a sample.
+    program.s2t_train_args.preprocessor_conf = {"speech_length": SECONDS + 1e-9}
     text = program.batch_decode(sound, context_len_in_secs=context, **asked)
     ctc.argmax = argmax
     size, edge = (int(program.frames_per_sec * each) for each in (SECONDS, context))
