@@ -563,7 +563,7 @@ def test_an_architecture_that_is_not_known(folder: Path) -> None:
         nartk.load(folder)
     known = (
         "blockwise, cif, conformer, ctc, dag, daspeech, fastspeech2, light_drafter, nat, owsm_ctc, "
-        "paraformer, speech_ctc, speech_dag, transformer, transformer_tts, whisper"
+        "paraformer, sanm_paraformer, speech_ctc, speech_dag, transformer, transformer_tts, whisper"
     )
     assert str(caught.value).endswith(
         f"a model of architecture 'transducer'. Fix: this version knows {known}."
