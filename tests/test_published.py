@@ -370,7 +370,7 @@ def test_whispers_options_are_those_of_openais_program(
             fallen |= {each["temperature"] for each in segments}
             languages.add(best.language)
     assert len(fallen) == 1 + ("fallback" in modes)
-    assert languages == ({""} if name == "tiny_en" else {"en", "de"})
+    assert languages == {"en"} if name == "tiny_en" else languages >= {"en", "de"}
 
 
 def decoded(folder: Path, lines: Sequence[str], strategy: str, at: Path) -> tuple[list[str], dict[str, Any]]:
