@@ -125,9 +125,10 @@ class Service:
         for served in self.models.values():
             if (sound := served.model.sound) is not None:
                 sound.tell = _LOG.warning  # of recordings that are cut short and the like
+        self._strategies = frozenset(strategies())
         self._refused = frozenset(
             name
-            for strategy in strategies()
+            for strategy in self._strategies
             for name, item in options_of(strategy).items()
             if item.metadata["model"] or item.metadata["file"]
         )
@@ -167,7 +168,7 @@ class Service:
 
     def options(self, strategy: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Options of a strategy that a request gives; none may name a file or a model of the server's."""
-        if strategy is not None and strategy not in strategies():
+        if strategy is not None and strategy not in self._strategies:
             raise UnknownStrategyError(f"no strategy {strategy!r}", fix="see GET /v1/strategies")
         if refused := sorted(self._refused & given.keys()):
             raise UsageError(f"requests cannot give {refused[0]!r}, which names a file or a model")
@@ -193,7 +194,6 @@ class Service:
         self._admit(served, len(lines))
         options = self.options(strategy, options or {})
         tickets: list[Ticket] = []
-
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.limits.seconds):
