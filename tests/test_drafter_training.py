@@ -574,15 +574,7 @@ def test_help_tells_the_options_of_the_criterion_and_the_architecture(
 def binarised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fairseq_host.require_fairseq()
     folder = tmp_path_factory.mktemp("drafter")
-    for name, copies in (("train", 4), ("dev", 1)):
-        for side in ("src", "tgt"):
-            (folder / f"{name}.{side}").write_text("\n".join(SENTENCES * copies) + "\n")
-    own(
-        "preprocess",
-        *f"--source-lang src --target-lang tgt --trainpref {folder}/train --validpref {folder}/dev "
-        f"--destdir {folder}/bin --joined-dictionary --workers 1".split(),
-    )
-    vocab = Vocab.read(folder / "bin" / "dict.src.txt")
+    vocab = fairseq_host.binarised(folder, SENTENCES)
     save(folder / "verifier", verifier_of(len(vocab)), vocab)
     return folder
 

@@ -132,15 +132,7 @@ def test_what_no_folder_names_is_refused(task: Any, tmp_path: Path) -> None:
 def binarised(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fairseq_host.require_fairseq()
     folder = tmp_path_factory.mktemp("light")
-    for name, copies in (("train", 4), ("dev", 1)):
-        for side in ("src", "tgt"):
-            (folder / f"{name}.{side}").write_text("\n".join(SENTENCES * copies) + "\n")
-    own(
-        "preprocess",
-        *f"--source-lang src --target-lang tgt --trainpref {folder}/train --validpref {folder}/dev "
-        f"--destdir {folder}/bin --joined-dictionary --workers 1".split(),
-    )
-    verifier_in(folder / "model", Vocab.read(folder / "bin" / "dict.src.txt"))
+    verifier_in(folder / "model", fairseq_host.binarised(folder, SENTENCES))
     return folder
 
 

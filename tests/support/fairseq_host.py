@@ -18,6 +18,8 @@ from torch import Tensor
 from nartk import _fairseq_hook
 from nartk.architectures.transformer import TransformerConfig
 from nartk.models.transformer import Transformer
+from nartk.vocab import Vocab
+from support.commands import own
 from support.transformers_small import SMALL
 
 PAD, EOS = 1, 2
@@ -159,6 +161,19 @@ class Payload:
 def small_config(**changes: Any) -> TransformerConfig:
     lengths = {"max_source_len": 32, "max_target_len": 32}
     return TransformerConfig(**{"src_vocab": WORDS, "tgt_vocab": WORDS, **SMALL, **lengths, **changes})
+
+
+def binarised(folder: Path, sentences: Sequence[str]) -> Vocab:
+    """Preprocesses sentences that are their own targets into a folder's `bin`; gives the dictionary."""
+    for name, copies in (("train", 4), ("dev", 1)):
+        for side in ("src", "tgt"):
+            (folder / f"{name}.{side}").write_text("\n".join([*sentences] * copies) + "\n")
+    own(
+        "preprocess",
+        *f"--source-lang src --target-lang tgt --trainpref {folder}/train --validpref {folder}/dev "
+        f"--destdir {folder}/bin --joined-dictionary --workers 1".split(),
+    )
+    return Vocab.read(folder / "bin" / "dict.src.txt")
 
 
 def native_checkpoint(path: Path, seed: int = 0, **extra: Any) -> Path:

@@ -36,7 +36,7 @@ from nartk.checkpoints.espnet.configuration import (
     tokens_of,
     words_of,
 )
-from nartk.checkpoints.espnet.sections import part, read_yaml, refused, shortened
+from nartk.checkpoints.espnet.sections import is_inside, part, read_yaml, refused, shortened
 from nartk.checkpoints.espnet.weights import DEVIATION, MEAN, EspnetTensors
 from nartk.checkpoints.foreign import ESPNET_CONFIG, ESPNET_PACKED
 from nartk.checkpoints.hugging_face.tensors import Files, PickledTensors
@@ -135,14 +135,9 @@ def _named(folder: Path, values: JsonObject, key: str, where: str) -> Path:
             where=where,
         )
     name = values[key]
-    if not isinstance(name, str) or not _is_inside(name) or not (folder / name).is_file():
+    if not isinstance(name, str) or not is_inside(name) or not (folder / name).is_file():
         raise CheckpointError(f"{key} is {shortened(name)}, no file of the folder", where=where)
     return folder / name
-
-
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
 def _open(path: Path) -> Files:
@@ -228,7 +223,7 @@ def _pieces(files: Located, named_file: object) -> Path:
     """The model of sentencepiece that a configuration names, or one of that name beside the weights."""
     if isinstance(named_file, str) and named_file.endswith(".model"):
         beside = files.around[0] / PurePosixPath(named_file).name
-        inside = [folder / named_file for folder in files.around if _is_inside(named_file)]
+        inside = [folder / named_file for folder in files.around if is_inside(named_file)]
         for path in (beside, *inside):
             if path.is_file():
                 return path

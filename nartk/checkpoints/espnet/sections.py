@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nartk.errors import CheckpointError, UnsupportedCheckpointError, requiring
@@ -106,6 +106,12 @@ def shortened(value: object) -> str:
     """A value for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def is_inside(name: str) -> bool:
+    """Tells whether a name that a manifest gives is of a file in its own folder, on every system."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
 def part(values: JsonObject, name: str, where: str) -> JsonObject:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from nartk.architectures import architecture
 from nartk.architectures.sanm_paraformer import SanmParaformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint, assemble
-from nartk.checkpoints.espnet.sections import part, read_yaml, shortened
+from nartk.checkpoints.espnet.sections import is_inside, part, read_yaml, shortened
 from nartk.checkpoints.foreign import FUNASR_CONFIG, FUNASR_MANIFEST, FUNASR_STATISTICS, FUNASR_WEIGHTS
 from nartk.checkpoints.funasr.configuration import features_of, network_of, require_known, words_of
 from nartk.checkpoints.funasr.weights import FACTOR, OFFSET, FunasrTensors
@@ -102,15 +102,10 @@ def _manifest(folder: Path) -> dict[str, Path]:
     for key, name in given.items():
         if name is None:
             continue
-        if not isinstance(name, str) or not _is_inside(name):
+        if not isinstance(name, str) or not is_inside(name):
             raise CheckpointError(f"names {shortened(name)}, no file of the folder", where=str(path))
         found[key] = folder / name
     return found
-
-
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
 def _there(path: Path) -> Path:
