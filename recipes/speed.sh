@@ -168,7 +168,7 @@ students() {
 }
 
 drafts() {
-  local d count list=greedy all= name small=mt/small.distilled/model
+  local d count list=greedy all= lights name strategy small=mt/small.distilled/model
   for name in ctc-glat dag blockwise; do
     [ ! -e "mt/$name.distilled/model/config.json" ] ||
       for d in gad gad:adaptive=0:block_size=5; do list+=",$d:drafter=mt/$name.distilled/model"; done
@@ -181,9 +181,17 @@ drafts() {
     [ -z "$quick" ] || d=$((d / 4)) layers=2
     [ "larger.$d/config.json" -nt mt/teacher/model/config.json ] ||
       python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
+    lights=
+    for name in light light-two; do # they read what the verifier encodes, at its size
+      [ -e "mt/$name.distilled/model/config.json" ] || continue
+      python "$here/mt/larger.py" "mt/$name.distilled/model" --verifier "larger.$d" --output "drafters.$d/$name/model"
+      for strategy in speculative speculative:adaptive=0 speculative:adaptive=0:stop_below=0.3; do
+        lights+=",$strategy:drafter=drafters.$d/$name/model"
+      done
+    done
     # shellcheck disable=SC2046
     measure "drafts.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
-      --dtype fp32,int8 --strategies "$list" "${rounds[@]}"
+      --dtype fp32,int8 --strategies "$list$lights" "${rounds[@]}"
     all_sizes+=" drafts.$d.json"
   done
   # What BiLD costs in quality is the same at all sizes, and needs more sentences than their speed.

@@ -15,7 +15,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from support.light_drafters import (
     light_on_engine,
     random_light_config,
     random_network,
+    write_drafter,
 )
 from support.random_transformers import random_config, random_model, random_source
 from support.real_passes import RealPasses
@@ -212,28 +213,6 @@ def test_a_drafter_of_another_width_or_length_reads_nothing() -> None:
 
 
 # Folders.
-
-
-def write_drafter(folder: Path, verifier: Path, seed: int = 3, **fixed: Any) -> Path:
-    """A random drafter for the model of a folder."""
-    checkpoint = load_checkpoint(verifier)
-    config = random_light_config(
-        random.Random(seed),
-        nartk.load(verifier).config,
-        **{"drafts_for": checkpoint.fingerprint, "share_embeddings": "decoder"} | fixed,
-    )
-    network = random_network(config, seed)
-    save_checkpoint(
-        folder,
-        architecture="light_drafter",
-        settings=asdict(config),
-        tensors=network.state_dict(),
-        source_vocab=None,
-        target_vocab=checkpoint.target_vocab,
-        input={"name": "encoded"},
-        card="# A drafter for tests\n",
-    )
-    return folder
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.light_drafters import write_drafter
 from support.recipe_scripts import RECIPES, assert_refused, script
 from support.tiny import random_model
 
@@ -62,6 +63,23 @@ def test_a_larger_verifier_has_the_models_distribution(
         assert mine.positional_scores == pytest.approx(theirs.positional_scores, abs=1e-4)
     if words is None:
         assert (tmp_path / "large" / "spm.model").read_bytes() == (small / "spm.model").read_bytes()
+
+
+def test_a_light_drafter_drafts_for_a_larger_verifier_what_it_drafted(tmp_path: Path) -> None:
+    words = ["to", "be", "or", "not", "?"]
+    small = random_model(tmp_path / "small", words=words, max_len=24)
+    light = write_drafter(tmp_path / "light", small, seed=6)
+    large, drafter = tmp_path / "large", tmp_path / "drafter"
+    script("mt", "larger.py", str(small), "--output", str(large), "--d-model", "128", "--layers", "3")
+    script("mt", "larger.py", str(light), "--verifier", str(large), "--output", str(drafter))
+    lines = ["to be or not", "not to be ?", "be not ?"]
+    before, after = (
+        nartk.load(model).run(lines, "speculative", {"adaptive": False, "drafter": str(path)})
+        for model, path in ((small, light), (large, drafter))
+    )
+    assert 0 < before.stats.accepted < before.stats.drafted
+    assert [each.tokens for each in after.best] == [each.tokens for each in before.best]
+    assert (after.stats.drafted, after.stats.accepted) == (before.stats.drafted, before.stats.accepted)
 
 
 def read_value(text: str) -> int | float | str:

@@ -2,10 +2,12 @@
 
     python recipes/mt/larger.py MODEL --output DIR [--d-model 512] [--layers 6]
     nartk-bench DIR FILE --strategies greedy,gad:drafter=DAG --costs
+    python recipes/mt/larger.py LIGHT --verifier DIR --output DRAFTER
 
 It has each of MODEL's features several times: weights that read them are divided by their number, so that
 sums remain, and positions are stored as they were. Layers that are added output zero. So a pass costs what it
-costs at that size, and of each draft as much is accepted as with MODEL.
+costs at that size, and of each draft as much is accepted as with MODEL. LIGHT, a light drafter of MODEL,
+becomes one of DIR that drafts the same: its size remains, and it reads the features that DIR encodes.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ import argparse
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-import nartk
 from nartk.architectures.positions import sinusoids
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
+from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER
 from nartk.checkpoints.saving import save_checkpoint
+from nartk.processors.encoded import NAME as ENCODED
+from nartk.processors.text import TextInput
 
 HEAD = 64  # features of a head, as large models have them
 IntArray = npt.NDArray[np.int64]
@@ -114,38 +119,63 @@ class Larger:
         return new[:, self.head_features if module == "out" else inner] / times
 
 
+def copy(model: Checkpoint, output: Path, settings: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Writes a folder with MODEL's words and tokenizers."""
+    pieces = [model.folder / name for name in (TOKENIZER, TARGET_TOKENIZER)]
+    own, target = (path if path.is_file() else None for path in pieces)
+    reads_text = isinstance(model.input, TextInput)
+    save_checkpoint(
+        output,
+        architecture=model.architecture,
+        settings=settings,
+        tensors=tensors,
+        source_vocab=model.source_vocab if reads_text else None,
+        target_vocab=model.target_vocab,
+        tokenizer=own,
+        target_tokenizer=target,
+        input=None if reads_text else {"name": ENCODED},
+        card=f"# The distribution of {model.fingerprint} at another size, to measure speed\n",
+    )
+
+
+def copies(wanted: int, model: Checkpoint) -> int:
+    """Times that each of MODEL's features is among so many."""
+    own = model.settings["d_model"]
+    if wanted % own or not wanted:
+        raise SystemExit(f"larger.py: --d-model {wanted} is no multiple of the model's {own}")
+    return wanted // own
+
+
+def drafter_of(light: Checkpoint, verifier: Checkpoint) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings and weights of a light drafter that reads copies of the features that it was trained on."""
+    width = verifier.settings["d_model"]
+    times = copies(width, light)
+    tensors = {name: torch.from_numpy(array).float() for name, array in light.tensors.items()}
+    for name, weight in tensors.items():
+        if name.endswith(".cross_attention.kv.weight"):
+            tensors[name] = weight.repeat(1, times) / times
+    return light.settings | {"d_model": width, "drafts_for": verifier.fingerprint}, tensors
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", help="a model folder")
+    parser.add_argument("model", help="a model folder, or a light drafter's")
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument(
         "--d-model", type=int, default=512, help="features, a multiple of the model's (default: %(default)s)"
     )
     parser.add_argument("--layers", type=int, default=6, help="of encoder and of decoder (default: 6)")
+    parser.add_argument("--verifier", help="of a light drafter: the larger verifier that it shall draft for")
     args = parser.parse_args()
 
-    model = nartk.load(args.model).checkpoint
-    times, left = divmod(args.d_model, model.settings["d_model"])
-    if left or not times:
-        raise SystemExit(
-            f"larger.py: --d-model {args.d_model} is no multiple of the model's {model.settings['d_model']}"
-        )
-    larger = Larger(model, times, args.layers)
-    pieces = [model.folder / name for name in (TOKENIZER, TARGET_TOKENIZER)]
-    own, target = (path if path.is_file() else None for path in pieces)
-    save_checkpoint(
-        args.output,
-        architecture="transformer",
-        settings=asdict(larger.config),
-        tensors=larger.tensors(),
-        source_vocab=model.source_vocab,
-        target_vocab=model.target_vocab,
-        tokenizer=own,
-        target_tokenizer=target,
-        card=f"# The distribution of {model.fingerprint} at another size, to measure speed\n",
-    )
+    model = load_checkpoint(args.model)
+    if args.verifier:
+        copy(model, args.output, *drafter_of(model, load_checkpoint(args.verifier)))
+        return
+    larger = Larger(model, copies(args.d_model, model), args.layers)
+    copy(model, args.output, asdict(larger.config), larger.tensors())
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def rows(found: Found) -> Iterable[Row]:
 
 def short(label: str) -> str:
     """An engine's label, with the names of models in place of their folders."""
-    return re.sub(r"mt/([\w-]+?)(\.distilled)?/model", r"\1", label)
+    return re.sub(r"(?:mt|drafters\.\d+)/([\w-]+?)(\.distilled)?/model", r"\1", label)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import nartk
 from nartk import engine
 from nartk.architectures import architecture
 from nartk.architectures.light_drafter import LightDrafterConfig
+from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
 from support.random_transformers import vocabulary
@@ -60,6 +65,28 @@ def random_light(rng: random.Random, verifier: Any, *, type: str, on_torch: bool
     network = random_network(random_light_config(rng, verifier), rng.getrandbits(30))
     serve = light_in_torch if on_torch or not engine.available() else light_on_engine
     return serve(network, type=type)
+
+
+def write_drafter(folder: Path, verifier: Path, seed: int = 3, **fixed: Any) -> Path:
+    """A random drafter for the model of a folder."""
+    checkpoint = load_checkpoint(verifier)
+    config = random_light_config(
+        random.Random(seed),
+        nartk.load(verifier).config,
+        **{"drafts_for": checkpoint.fingerprint, "share_embeddings": "decoder"} | fixed,
+    )
+    network = random_network(config, seed)
+    save_checkpoint(
+        folder,
+        architecture="light_drafter",
+        settings=asdict(config),
+        tensors=network.state_dict(),
+        source_vocab=None,
+        target_vocab=checkpoint.target_vocab,
+        input={"name": "encoded"},
+        card="# A drafter for tests\n",
+    )
+    return folder
 
 
 class TorchTwin(nn.Module):
