@@ -19,6 +19,7 @@ from nartk.decoders.loop.packing import Unread, pack
 from nartk.decoders.loop.prompting import prompts_of
 from nartk.decoders.loop.rows import Row
 from nartk.errors import StrategyMismatchError, UsageError, named
+from nartk.protocols.chains import ChainRule, Chains, DraftsChains
 from nartk.protocols.encoded import GivesEncoded, ReadsEncoded, sources_of
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.passes import FloatArray, PassScorer, Scores, Source, Want, costs_of
@@ -99,14 +100,19 @@ class PickBest:
 
     fallback: float = 0.0
 
+    @property
+    def least(self) -> float:
+        """Least log-probability of a word that is drafted, of fp32."""
+        return float(np.float32(math.log(self.fallback))) if self.fallback > 0 else -math.inf
+
     def want(self, index: Sequence[int], positions: Sequence[int]) -> Want:
         return Want()
 
     def __call__(self, scores: Scores) -> tuple[list[int], list[float]]:
         words, log_probs = scores.best.tolist(), scores.log_probs.tolist()
         if self.fallback > 0:
-            is_likely = (np.exp(scores.log_probs) >= self.fallback).tolist()
-            words = [word if likely else -1 for word, likely in zip(words, is_likely, strict=True)]
+            least = self.least
+            words = [word if score >= least else -1 for word, score in zip(words, log_probs, strict=True)]
         return words, log_probs
 
 
@@ -142,6 +148,7 @@ class _Turn:
 
     Attributes:
         most: Longest draft, tokens.
+        total: Sum of `log_probs`, one after the other, as the engine adds them.
     """
 
     row: Row
@@ -150,6 +157,7 @@ class _Turn:
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     logits: list[FloatArray] = field(default_factory=list)
+    total: float = 0.0
     passes: int = 0
 
     def draft(self) -> Draft:
@@ -161,7 +169,8 @@ class SmallModel(PlainDrafter):
     """Goes on from the output with a small model, up to eos, a token that is not picked, or `longest` tokens.
 
     It catches up with the output in the pass that drafts the first token: what was rejected is truncated, and
-    what the verifier output instead is read.
+    what the verifier output instead is read. The likeliest words are drafted in one call where the scorer
+    `DraftsChains`; any others, and by other scorers, in a call a word.
 
     Args:
         scorer: Its words are the verifier's.
@@ -194,6 +203,9 @@ class SmallModel(PlainDrafter):
                 )
             self._gives = verifier
         self.ends, self.costs = scorer.vocab.ends, costs_of(scorer)
+        self._chains: DraftsChains | None = None
+        if isinstance(pick, PickBest) and isinstance(scorer, DraftsChains):
+            self._chains, self._rule = scorer, ChainRule(sorted(self.ends), self._least, pick.least)
 
     def start_time(self, source: float) -> float:
         return self.costs.encoding * source
@@ -228,6 +240,9 @@ class SmallModel(PlainDrafter):
         turns = [_Turn(row, row.state, most) for row, most in zip(rows, mosts, strict=True)]
         going = [turn for turn in turns if turn.most > 0]
         self._catch_up(going)
+        if self._chains is not None and going:
+            self._draft_at_once(self._chains, going)
+            going = []
         while going:
             self._step(going)
             going = [turn for turn in going if turn.reader.unread]
@@ -244,6 +259,21 @@ class SmallModel(PlainDrafter):
                 lengths.append(reader.cells)
         if contexts:
             self.scorer.truncate(contexts, lengths)
+
+    def _draft_at_once(self, scorer: DraftsChains, turns: Sequence[_Turn]) -> None:
+        """All steps in one call."""
+        readers = [turn.reader for turn in turns]
+        chains = Chains(
+            [reader.memory for reader in readers],
+            [reader.context for reader in readers],
+            [reader.unread for reader in readers],
+            [turn.most for turn in turns],
+        )
+        for turn, chain in zip(turns, scorer.draft_chains(chains, self._rule), strict=True):
+            reader, again = turn.reader, chain.passes - 1
+            reader.cells += len(reader.unread) + again
+            reader.drafted, reader.unread = chain.tokens[:again], []
+            turn.tokens, turn.log_probs, turn.passes = chain.tokens, chain.log_probs, chain.passes
 
     def _step(self, turns: Sequence[_Turn]) -> None:
         """One pass, in which each row reads what it has not read and picks a token; what it reads next."""
@@ -267,6 +297,7 @@ class SmallModel(PlainDrafter):
             if word >= 0:
                 turn.tokens.append(word)
                 turn.log_probs.append(log_prob)
-                is_sure = sum(turn.log_probs) >= self._least
+                turn.total += log_prob
+                is_sure = turn.total >= self._least
                 if word not in self.ends and len(turn.tokens) < turn.most and is_sure:
                     reader.unread = [word]

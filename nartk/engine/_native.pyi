@@ -107,6 +107,24 @@ class Engine:
     ) -> tuple[Scores, FloatArray]:
         """Runs a pass over one source; weights [H,N,S] of its tokens' attention to it."""
 
+    def draft(
+        self,
+        memories: _Ints,
+        contexts: _Ints,
+        most: _Ints,
+        offsets: _Ints,
+        tokens: _Ints,
+        ends: _Ints,
+        least: float,
+        least_likely: float,
+        words: _Ints,
+    ) -> tuple[list[int], list[int], list[float], list[int]]:
+        """Drafts chains of B rows, which read tokens [offsets[b], offsets[b + 1]).
+
+        Returns:
+            Number of words of each draft, the words and log-probabilities of all, and passes of each row.
+        """
+
     def source_lengths(self, memories: _Ints) -> IntArray: ...
     def fires(self, memories: _Ints) -> IntArray: ...
     def fire_weights(self, memory: int) -> FloatArray: ...

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate, chain
 
 import numpy as np
 
 from nartk.engine.base import OnEngine
 from nartk.protocols.attending import Heads
+from nartk.protocols.chains import Chain, ChainRule, Chains
 from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Source, Want, features_of
 
 
 class PassesOnEngine(OnEngine):
-    """Implements `PassScorer` and `nartk.protocols.attending.AttendingScorer`."""
+    """Implements `PassScorer`, and of `nartk.protocols` `AttendingScorer` and `DraftsChains`."""
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)
@@ -33,6 +35,26 @@ class PassesOnEngine(OnEngine):
     def run_attending(self, work: Pass, want: Want, heads: Heads) -> tuple[Scores, FloatArray]:
         self._check_stopped()
         return self._engine.run_attending(*_arrays(work), want, heads)
+
+    def draft_chains(self, chains: Chains, rule: ChainRule) -> list[Chain]:
+        self._check_stopped()
+        offsets = [0, *accumulate(map(len, chains.unread))]
+        sizes, tokens, log_probs, passes = self._engine.draft(
+            chains.memory,
+            chains.contexts,
+            chains.most,
+            offsets,
+            [*chain.from_iterable(chains.unread)],
+            rule.ends,
+            rule.least,
+            rule.least_likely,
+            rule.words,
+        )
+        found, begin = [], 0
+        for size, taken in zip(sizes, passes, strict=True):
+            found.append(Chain(tokens[begin : begin + size], log_probs[begin : begin + size], taken))
+            begin += size
+        return found
 
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)

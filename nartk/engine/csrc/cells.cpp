@@ -85,6 +85,14 @@ std::vector<int> Cells::fork(const int* from, int count) {
     return made;
 }
 
+std::vector<int> Cells::lengths(const int* which, int count) {
+    std::lock_guard<std::mutex> lock(mutex);
+    distinct(which, count);
+    std::vector<int> found;
+    for (int i = 0; i < count; i++) found.push_back((int)idle(which[i]).cells.size());
+    return found;
+}
+
 void Cells::truncate(const int* which, const int* lengths, int count) {
     std::lock_guard<std::mutex> lock(mutex);
     distinct(which, count);

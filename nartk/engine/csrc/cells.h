@@ -50,6 +50,7 @@ class Cells {
     void computed(Pending& pending);
     void end(Pending& pending, const int* kept, int count);
     size_t in_use();
+    std::vector<int> lengths(const int* contexts, int count);  // of contexts that wait for no pass, named once
     Context& of(int context);  // under the lock
     std::mutex mutex;
 

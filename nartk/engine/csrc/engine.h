@@ -294,6 +294,29 @@ struct Canvas {
     const float* fired = nullptr;   // [N,d], in place of the sources' own fires; as many as there are positions for
 };
 
+// Rows that draft: each reads tokens that its context does not hold, and goes on behind the last.
+struct Chains {
+    int count;
+    const int *memories, *contexts, *most;  // [count]; most: of a draft, tokens
+    const int *offsets, *tokens;            // those of a row are [offsets[b],offsets[b+1])
+};
+
+// Which words are drafted, and what ends a draft besides its length.
+struct ChainRule {
+    const int* ends;  // words that end it
+    int end_count;
+    double least;        // log-probability of a draft below which the word that takes it there is the last
+    float least_likely;  // log-probability below which a word is not drafted
+    const int* words = nullptr;  // ascending, those that there are; none: all
+    int word_count = 0;
+};
+
+struct Chain {
+    std::vector<int> words;
+    std::vector<float> log_probs;
+    int passes = 0;
+};
+
 class Engine {
   public:
     Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads);
@@ -316,6 +339,9 @@ class Engine {
         const int *words, *positions, *memories, *contexts, *parents;
     };
     std::shared_ptr<Pending> run(const Tokens& tokens, const Want& want, Read& read, const Watched* watched = nullptr);
+    // Drafts of the likeliest words, as pass after pass gives them; contexts then hold what was read. Broken off, they
+    // hold what they did before.
+    std::vector<Chain> draft(const Chains& chains, const ChainRule& rule);
     // A canvas in one pass: what the output layer reads at the places `only`, [n,d].
     void fill(const Canvas& canvas, const std::vector<int>& only, std::vector<float>& hidden);
     // Reads words at found.hidden [n,d], for want.only of n.
