@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nartk.decoders.drafters.small_model import DRAFTER_HELP, WITHIN, PickBest, SmallModel, small_model
+from nartk.decoders.drafters.small_model import (
+    DRAFTER_HELP,
+    WITHIN,
+    WORDS_HELP,
+    PickBest,
+    SmallModel,
+    small_model,
+)
 from nartk.decoders.loop.acceptance import Acceptance, DraftOutcome, StepwiseAcceptance, Verified
 from nartk.decoders.loop.constraints import RowConstraints
 from nartk.decoders.loop.loop import DraftAndVerify
@@ -55,6 +62,7 @@ class BigLittle(DraftAndVerify):
         2.0, "largest negative log-probability, in nats, of a word that is accepted; inf: any", low=0.0
     )
     max_draft: int = option(10, "longest draft, tokens", low=1)
+    drafter_words: int = option(0, WORDS_HELP, low=0, does_nothing=True)
     keep_best: bool = option(
         True, "accept a word that is the model's best however unlikely, as the authors' program does"
     )

@@ -29,6 +29,10 @@ DRAFTER_HELP = (
     "name or folder of the small autoregressive model that drafts; where none is given, the one in the "
     "model's own folder, drafter/, if it is there"
 )
+WORDS_HELP = (
+    "the small model picks among so many words, those that the model writes most often by the "
+    "word_counts.json in the small model's folder; 0: among all"
+)
 WITHIN = "drafter"  # in a model's folder, the folder of what drafts for it
 
 
@@ -48,6 +52,7 @@ class SmallModelDrafts(DrafterOptions):
         high=1.0,
         does_nothing=True,
     )
+    drafter_words: int = option(0, WORDS_HELP, low=0, does_nothing=True)
 
     def make_drafter(self, scorer: PassScorer) -> Drafter:
         return SmallModel(scorer, self.block_size, PickBest(), stop_below=self.stop_below)

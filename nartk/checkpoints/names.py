@@ -19,6 +19,7 @@ TOKENIZER = "spm.model"
 TARGET_TOKENIZER = "spm.target.model"
 INPUT = "input.json"  # of a folder of training data: the settings of an input processor that reads no text
 MEL = "mel.json"  # settings of the spectrograms that a model speaks
+WORD_COUNTS = "word_counts.json"  # how often the verifier writes each word, of a drafter
 CALIBRATION = "calibration.json"  # which nartk-calibrate adds
 COSTS = "costs.json"  # which nartk-bench --tune adds
 ADDED = (CALIBRATION, COSTS)  # no part of the model

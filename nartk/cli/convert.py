@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.names import MOST_CARD
+from nartk.checkpoints.names import MOST_CARD, WORD_COUNTS
 from nartk.cli._common import Parser, command, with_model
 from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
@@ -37,6 +38,7 @@ EXAMPLES = """\
   nartk-convert nllb --output model --source-lang eng_Latn --target-lang deu_Latn
   nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
+  nartk-convert light/checkpoint_last.pt --word-counts distilled/word_counts.json --output model/drafter
   nartk-convert gec-en --to hf --output gec-en-hf               for AutoModelForSeq2SeqLM and AutoTokenizer
   nartk-convert gec-en --to ctranslate2 --quantize int8 --output gec-en-ct2
 """
@@ -111,6 +113,11 @@ def main(argv: Sequence[str]) -> int:
         ".pth, .bin or .safetensors); its words are given with --dict, a JSON file, or a word a line",
     )
     parser.add_argument("--config", type=Path, help="JSON file of its sizes, special tokens and settings")
+    parser.add_argument(
+        "--word-counts",
+        type=Path,
+        help="of a drafter: nartk-distill's word_counts.json, for --drafter-words",
+    )
     parser.add_argument("--card", type=Path, help="text of card.md (default: what the checkpoint says)")
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16", "fp16"), default="fp32", help="type of the stored weights"
@@ -130,7 +137,12 @@ def main(argv: Sequence[str]) -> int:
         help="read pytorch_model.bin where there are no safetensors; what it holds is not run; needs torch",
     )
     args = parser.parse_args(argv)
-    for path in (args.spm, args.target_spm, args.card, args.bpe_codes, args.encoder_json):
+    if args.word_counts is not None and args.to is not None:
+        raise UsageError("--word-counts with --to, which writes no drafter", fix="leave one of them out")
+    for path in (
+        *(args.spm, args.target_spm, args.card, args.bpe_codes, args.encoder_json),
+        args.word_counts,
+    ):
         if path is not None and not os.path.isfile(path):
             raise InputFileError("no such file", fix="check the name", where=str(path))
 
@@ -242,6 +254,7 @@ def _convert_read(args: argparse.Namespace, checkpoint: Checkpoint) -> int:
         _write(checkpoint, args)
         return 0
     _require_other(args.output, checkpoint)
+    checkpoint = _with_counts(args, checkpoint)
     config = convert(checkpoint, args.output, dtype=args.dtype, card=_card(args))
     tell(args, f"{args.output}: {_in_words(config)}, {args.dtype}")
     return 0
@@ -281,6 +294,16 @@ def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
     return _convert_read(args, checkpoint)
 
 
+def _with_counts(args: argparse.Namespace, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with the file of --word-counts, if that is given."""
+    if args.word_counts is None:
+        return checkpoint
+    from nartk.checkpoints.word_counts import read_counts
+
+    read_counts(args.word_counts, checkpoint.target_vocab)  # refused before anything is written
+    return replace(checkpoint, files={**checkpoint.files, WORD_COUNTS: args.word_counts})
+
+
 def _require_other(output: Path, checkpoint: Checkpoint) -> None:
     if os.path.exists(output) and output.samefile(checkpoint.folder):
         raise UsageError(f"--output is {str(output)!r}, the model itself", fix="name another folder")
@@ -295,7 +318,7 @@ def _write(checkpoint: Checkpoint, args: argparse.Namespace) -> None:
         return
     from nartk.engine.quantize import quantize
 
-    before, after = quantize(checkpoint, output)
+    before, after = quantize(_with_counts(args, checkpoint), output)
     tell(args, f"{output}: int8, {after / 1e6:.1f} MB of weights for {before / 1e6:.1f} MB")
 
 
@@ -348,6 +371,7 @@ def _convert(args: argparse.Namespace, output: Path) -> str:
         moses_source_lang=args.moses_source_lang,
         moses_target_lang=args.moses_target_lang,
         moses=None if args.tokenizer is None else args.tokenizer == "moses",
+        word_counts=args.word_counts,
         card=_card(args),
         dtype=args.dtype,
     )

@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nartk.checkpoints.names import WORD_COUNTS
+from nartk.checkpoints.word_counts import write_counts
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command
 from nartk.cli._files import read_files
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from nartk.serving.model import Model
 
 DESCRIPTION = """Decodes a training source with a teacher and writes the corpus that a student learns from:
-DIR/train.SRC and DIR/train.TGT, line by line parallel, and DIR/report.json, which accounts for every line.
+DIR/train.SRC and DIR/train.TGT, line by line parallel, DIR/report.json, which accounts for every line, and
+DIR/word_counts.json, how often each word is written (for a drafter: nartk-convert --word-counts).
 A run that was broken off goes on where it was when the same command is given again."""
 EXAMPLES = """  nartk-distill teacher train.en --target-lang de --strategy beam --output distilled
   nartk-distill teacher train.en --target train.de --drop-ratio 3 --drop-repeats 4 --output distilled
@@ -268,6 +271,7 @@ class _Distillation:
     def _write(self, model: Model, settings: JsonObject, journal: Journal) -> JsonObject:
         """Chooses, filters and writes the corpus and its report."""
         origins: Counter[str] = Counter()
+        counts: Counter[int] = Counter()
         dropped = dict.fromkeys(REASONS, 0)
         tokens = model.tokenization.tokens
         encode, write = model.checkpoint.text.tokenizer.encode, model.checkpoint.output.encode
@@ -286,9 +290,12 @@ class _Distillation:
                     dropped[reason] += 1
                     continue
                 origins[origin] += 1
+                counts.update(write(tokens(text)))
                 for file, line in ((sources, record.text), (targets, text)):
                     # Both end a line, the first for many readers.
                     file.write(line.replace("\r", " ").replace("\n", " ") + "\n")
+        words = model.checkpoint.target_vocab.words
+        write_counts(self.folder / WORD_COUNTS, {words[id]: count for id, count in sorted(counts.items())})
         report = {
             "lines": self.lines,
             "kept": origins.total(),

@@ -8,14 +8,27 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
+from operator import mul
 from typing import Any, TypeVar
 
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.costs import HALVES, predicted
 from nartk.engine.weights import Arrays, weights_of
 from nartk.errors import PassError, UsageError
-from nartk.protocols.passes import FloatArray, IntArray, Limits, Scores, Source, Want, features_of, texts_of
+from nartk.protocols.passes import (
+    FloatArray,
+    IntArray,
+    Limits,
+    PassCosts,
+    Scores,
+    Source,
+    Want,
+    features_of,
+    texts_of,
+)
 from nartk.vocab import MASK, Vocab
 
 COPIED = -1  # to the engine, a position at which it copies from the source
@@ -61,7 +74,8 @@ class OnEngine:
         weights = weights_of(arrays, type, config)
         self._model = weights.model(config)
         stored = HALVES if type == "fp32" and weights.are_halves else type
-        self.costs = predicted(config, isa=self.isa, type=stored, threads=self.threads)
+        self._predicted = partial(predicted, config, isa=self.isa, type=stored, threads=self.threads)
+        self.costs = self._predicted()
         self._engine = _native.Engine(self._model, self.isa, self.threads)
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
@@ -70,6 +84,12 @@ class OnEngine:
         other.threads, other._stopped = 1, stopped
         other._engine = _native.Engine(self._model, self.isa, 1)
         return other
+
+    def costs_of_words(self, words: int) -> PassCosts:
+        """The costs of passes that score so many words alone: less, in proportion to what is predicted."""
+        whole, part, costs = self._predicted(), self._predicted(words=words), self.costs
+        shares = [part.run(size) / whole.run(size) for size in costs.tokens]
+        return replace(costs, times=tuple(map(mul, costs.times, shares)))
 
     @property
     def memories_in_use(self) -> int:

@@ -28,6 +28,7 @@ _LIKE = "avx2"  # what instruction sets that were not measured are taken for
 _FRAMES = 4  # of speech, that are a position of the encoder
 # Of the decoder, but computed of the source, once: keys and values of cross-attention.
 _OF_SOURCE = "cross_attention.kv"
+_WORDS = "output.weight"  # a row for each word
 
 
 @lru_cache(maxsize=1)
@@ -59,16 +60,19 @@ def _measured(tables: Sequence[JsonObject], isa: str, type: str, threads: int) -
     raise AssertionError(f"the table has no {_LIKE}")
 
 
-def predicted(config: Config, *, isa: str, type: str, threads: int) -> PassCosts:
+def predicted(config: Config, *, isa: str, type: str, threads: int, words: int | None = None) -> PassCosts:
     """Predicts the times of a model's passes.
 
     Args:
+        words: Number of the words whose scores are computed; None: all.
         isa: The engine's instruction set.
         type: fp32, bf16, int8, or `HALVES`.
         threads: Most threads of a pass; of those measured, the nearest below counts.
     """
     table = _table()
     decoder, encoder = weights_read(config)
+    if words is not None and (shape := config.weight_shapes().get(_WORDS)) is not None:
+        decoder -= max(shape[0] - words, 0) * shape[1]
     found = max(_measured(table["measured"], isa, type, threads), key=lambda each: int(each["threads"]))
     sizes, times = np.log(found["weights"]), np.log(found["times"])  # [sizes], [sizes, tokens]
     size = max(decoder or encoder, 1)  # of an encoder alone, as if its layers were a decoder's

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from nartk.protocols.encoded import GivesEncoded
+from nartk.protocols.encoded import GivesEncoded, ReadsEncoded
 from nartk.protocols.passes import (
     FloatArray,
     IntArray,
@@ -76,6 +76,8 @@ class WrappedPasses:
             self.prompts = scorer.prompts
         if isinstance(scorer, ReadsWords):
             self.source_vocab = scorer.source_vocab
+        if isinstance(scorer, ReadsEncoded):
+            self.encoded_features = scorer.encoded_features
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         return self.scorer.encode(sources)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.checkpoints.generation import unheeded, with_generation
 from nartk.checkpoints.names import CONFIG
+from nartk.checkpoints.word_counts import drafted_words
 from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.aligned import AlignedWords
 from nartk.protocols.encoded import ReadsEncoded
 from nartk.protocols.passes import PassScorer
+from nartk.protocols.trimmed import TrimmedWords
 from nartk.registry import declared, implied, make_strategy, options_of
 
 if TYPE_CHECKING:
@@ -121,6 +123,9 @@ def made_strategy(
         if unfit:
             tell(unfit)
         made = replace(made, **added)
+        if most := getattr(made, f"{key}_words", 0):
+            words = drafted_words(theirs.files, most, theirs.target_vocab, drafter=f"{key} {other!r}")
+            auxiliary[key] = TrimmedWords(auxiliary[key], words)
     if auxiliary:
         made = replace(made, auxiliary=auxiliary)
     made = made.in_pieces(model.checkpoint.output)

@@ -13,8 +13,9 @@ from nartk.architectures import architecture
 from nartk.architectures.decoders import MelOutput
 from nartk.architectures.encoders import EncodedSources
 from nartk.architectures.settings import Config
-from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
+from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER, WORD_COUNTS
 from nartk.checkpoints.saving import fact_card, save_checkpoint
+from nartk.checkpoints.word_counts import read_counts
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError, named
 from nartk.files import Folder, JsonObject
 from nartk.models.reference import DTYPES
@@ -43,6 +44,7 @@ def convert(
     moses: bool | None = None,
     moses_source_lang: str | None = None,
     moses_target_lang: str | None = None,
+    word_counts: Path | None = None,
     card: str | None = None,
     dtype: str = "fp32",
 ) -> Config:
@@ -59,6 +61,7 @@ def convert(
         encoder_json: The words of GPT-2's BPE.
         moses: True if Moses made its tokens; False: lines are tokens already.
         moses_source_lang, moses_target_lang: Their languages; by default those of the training data.
+        word_counts: File of a drafter's: counts of its verifier's words (`nartk.checkpoints.word_counts`).
         card: Text of ``card.md``; by default what the checkpoint says about itself.
         dtype: Type of the stored weights: fp32, bf16 or fp16.
 
@@ -72,9 +75,11 @@ def convert(
     model = to_network(checkpoint)
     config = model.config
     if isinstance(config, EncodedSources):
-        return _convert_light(checkpoint, model, output, target_dict or source_dict, card=card, dtype=dtype)
+        words = target_dict or source_dict
+        return _convert_light(checkpoint, model, output, words, word_counts, card=card, dtype=dtype)
     if config.src_vocab == 0:  # it reads no words
-        return _convert_speech(checkpoint, model, output, source_dict, tokenizer, card=card, dtype=dtype)
+        beside = (source_dict, tokenizer, word_counts)
+        return _convert_speech(checkpoint, model, output, *beside, card=card, dtype=dtype)
     source_path = find_dictionary(checkpoint, source_dict, "source")
     source = Vocab.read(source_path)
     target = Vocab.read(
@@ -114,12 +119,20 @@ def convert(
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         tokenization=tokenization,
-        others={text_bpe.FILES[key]: file for key, file in files.items()},
+        others={text_bpe.FILES[key]: file for key, file in files.items()} | _counts(word_counts, target),
         split=split,
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
+
+
+def _counts(path: Path | None, vocab: Vocab) -> dict[str, Path]:
+    """The file of counts of a drafter's folder, if there is one, by its name there."""
+    if path is None:
+        return {}
+    read_counts(path, vocab)  # refused now, not when it is needed
+    return {WORD_COUNTS: path}
 
 
 def _require_words(checkpoint: FairseqCheckpoint, side: str, size: int, vocab: Vocab) -> None:
@@ -143,6 +156,7 @@ def _convert_light(
     model: Transformer,
     output: Path,
     dictionary: Path | None,
+    word_counts: Path | None,
     *,
     card: str | None,
     dtype: str,
@@ -159,6 +173,7 @@ def _convert_light(
         source_vocab=None,
         target_vocab=target,
         input={"name": ENCODED},
+        others=_counts(word_counts, target),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
@@ -170,6 +185,7 @@ def _convert_speech(
     output: Path,
     dictionary: Path | None,
     tokenizer: Path | None,
+    word_counts: Path | None,
     *,
     card: str | None,
     dtype: str,
@@ -215,7 +231,7 @@ def _convert_speech(
         tokenizer=pieces if os.path.isfile(pieces) else None,
         input={**settings, "shortest": config.least_frames},
         split=speaks,
-        others=files,
+        others=files | _counts(word_counts, target),
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
