@@ -128,41 +128,63 @@ def quantised(rows: Array, largest: int = 127) -> tuple[npt.NDArray[np.int64], A
     return np.rint(rows * by[:, None]).astype(np.int64), most / np.float32(largest)
 
 
+def on_grid(rows: Array) -> tuple[npt.NDArray[np.int64], Array]:
+    """Rows as whole numbers of steps, of halves the even one: 254 from the least to the largest, or to 0."""
+    most, least = rows.max(1, initial=0, keepdims=True), rows.min(1, initial=0, keepdims=True)
+    step = most / np.float32(254) - least / np.float32(254)
+    by = np.divide(1, step, out=np.zeros_like(step), where=step > 0)
+    return np.rint(rows * by).astype(np.int64), step
+
+
 def int8_twin(x: Array, weights: Array, bias: Array) -> Array:
-    whole_x, x_scales = quantised(x)
+    whole_x, steps = on_grid(x)
     whole_weights, scales = quantised(weights)
-    sums = (whole_x @ whole_weights.T).astype(np.float32)
-    return sums * x_scales[:, None] * scales + bias
+    return (whole_x @ whole_weights.T).astype(np.float32) * steps * scales + bias
 
 
 @pytest.mark.parametrize(("k", "m"), [*SIZES, (4096, 3), (4095, 33)])
 def test_int8_equals_its_twin_bit_for_bit(isa: str, k: int, m: int) -> None:
     weights, bias = normal(1, m, k), normal(2, m)
     for n in (1, 2, 3, 7, 13):
-        x = normal(n, n, k)
-        for each in (weights, weights.astype(np.float16).astype(np.float32)):
-            same_bits(apply(Layer.of(each, "int8", bias), x, isa=isa), int8_twin(x, each, bias))
+        for x in (normal(n, n, k), np.maximum(normal(n, n, k), -0.1), 3 + normal(n, n, k)):
+            for each in (weights, weights.astype(np.float16).astype(np.float32)):
+                same_bits(apply(Layer.of(each, "int8", bias), x, isa=isa), int8_twin(x, each, bias))
 
 
 def test_int8_rounds_halves_to_even(isa: str) -> None:
-    x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 126.5]], np.float32)
+    x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127]], np.float32)
     found = apply(Layer.of(np.eye(8, dtype=np.float32) * 127, "int8"), x, isa=isa)
-    same_bits(found, np.array([[127, 0, 2, 2, 0, -2, -2, 126]], np.float32) * np.float32(127))
+    same_bits(found, np.array([[127, 0, 2, 2, 0, -2, -2, -127]], np.float32) * np.float32(127))
+
+
+def test_int8_inputs_lie_within_half_a_step(isa: str) -> None:
+    """A step is a 254th of what lies between the least and the largest number; 0 is one of the steps."""
+    layer = Layer.of(np.eye(64, dtype=np.float32), "int8")
+    for x in (normal(1, 5, 64), np.maximum(normal(2, 5, 64), -0.17), normal(3, 5, 64) - 40):
+        x[:, 5] = 0
+        found = apply(layer, x, isa=isa)
+        steps = (x.max(1) - x.min(1)) / 254
+        off = np.abs(found - x).max(1)
+        assert (off <= 0.501 * steps).all()
+        assert (off >= 0.3 * steps).all()
+        assert not found[:, 5].any()
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 63, 64, 65, 1023, 4096])
 @pytest.mark.parametrize("m", [1, 31, 33])
 def test_int8_sums_are_whole_numbers_at_the_extremes(isa: str, k: int, m: int) -> None:
-    """Inputs and weights of which the largest is 127 have a scale of 1: the result is the sum itself."""
+    """Inputs of which least and largest lie 254 apart have steps of 1: the result is the sum itself."""
     rng = np.random.default_rng(k)
-    signs = rng.choice([-127, 127], (3, k)), rng.choice([-127, 127], (m, k))
-    ones = np.full((3, k), 127), np.full((m, k), 127)
-    mixed = rng.integers(-127, 128, (3, k)), rng.integers(-127, 128, (m, k))
-    for numbers in mixed:
-        numbers[:, 0] = 127
-    for x, weights in (signs, ones, (ones[0], -ones[1]), (-ones[0], -ones[1]), mixed):
-        found = apply(Layer.of(weights.astype(np.float32), "int8"), x.astype(np.float32), isa=isa)
-        same_bits(found, (x @ weights.T).astype(np.float32))
+    weights = rng.choice([-127, 127], (m, k)), np.full((m, k), 127), rng.integers(-127, 128, (m, k))
+    weights[2][:, 0] = 127
+    for low, high in ((-127, 127), (0, 254), (-254, 0), (-3, 251))[: 3 if k == 1 else 4]:
+        rows = [rng.choice([low, high], (3, k)), rng.integers(low, high + 1, (3, k))]
+        rows += [np.full((3, k), edge) for edge in (low, high)]
+        for each in rows:
+            each[:, :1], each[:, 1:2] = low, high
+        for x, by in itertools.product(rows, (*weights, -weights[1])):
+            found = apply(Layer.of(by.astype(np.float32), "int8"), x.astype(np.float32), isa=isa)
+            same_bits(found, (x @ by.T).astype(np.float32))
 
 
 def test_an_int8_row_of_nothing_is_zero(isa: str) -> None:

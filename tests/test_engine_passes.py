@@ -108,16 +108,22 @@ def to_int8(x: torch.Tensor) -> torch.Tensor:
     return numbers * (most / 127)
 
 
-ROUND = {"bf16": to_bf16, "int8": to_int8}
+def to_steps(x: torch.Tensor) -> torch.Tensor:
+    """Rows as whole numbers of steps, 254 from the least number to the largest, or to 0."""
+    step = (x.amax(-1, keepdim=True).clamp(min=0) - x.amin(-1, keepdim=True).clamp(max=0)) / 254
+    return (x * torch.where(step > 0, 1 / step, step)).round() * step
+
+
+ROUND = {"bf16": (to_bf16, to_bf16), "int8": (to_int8, to_steps)}  # weights and inputs
 
 
 def rounded_twin(model: Transformer, type: str) -> Transformer:
     """The network with inputs and weights of linear layers, and vectors of words, rounded to a type."""
-    rounded, twin = ROUND[type], copy.deepcopy(model)
+    (rounded, read), twin = ROUND[type], copy.deepcopy(model)
     for module in twin.modules():
         weight = rounded(module.weight) if isinstance(module, (nn.Linear, nn.Embedding)) else None
         if isinstance(module, nn.Linear):
-            module.forward = lambda x, w=weight, b=module.bias: functional.linear(rounded(x), w, b)  # type: ignore[method-assign]
+            module.forward = lambda x, w=weight, b=module.bias: functional.linear(read(x), w, b)  # type: ignore[method-assign]
         elif isinstance(module, nn.Embedding):
             module.forward = lambda words, w=weight: functional.embedding(words, w)  # type: ignore[method-assign]
     return twin

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -333,6 +333,12 @@ def to_int8(x: Tensor, largest: int = 127) -> Tensor:
     return (x * torch.where(most > 0, largest / most, most)).round() * (most / largest)
 
 
+def to_steps(x: Tensor) -> Tensor:
+    """Rows as whole numbers of steps, 254 from the least number to the largest, or to 0."""
+    step = (x.amax(-1, keepdim=True).clamp(min=0) - x.amin(-1, keepdim=True).clamp(max=0)) / 254
+    return (x * torch.where(step > 0, 1 / step, step)).round() * step
+
+
 to_int16 = partial(to_int8, largest=2047)
 
 
@@ -372,11 +378,12 @@ def round_attention(twin: Any) -> None:
                 _replace(module, partial(int16_relative_attention, module))
 
 
-ROUND: dict[str, Callable[[Tensor], Tensor]] = {"bf16": to_bf16, "int8": to_int8}
+Rounded: TypeAlias = Callable[[Tensor], Tensor]
+ROUND: dict[str, tuple[Rounded, Rounded]] = {"bf16": (to_bf16, to_bf16), "int8": (to_int8, to_steps)}
 
 
-def rounded_twin(network: Any, rounded: Callable[[Tensor], Tensor]) -> Any:
-    """The network with inputs and weights of layers, and vectors of words, rounded.
+def rounded_twin(network: Any, rounded: Rounded, read: Rounded) -> Any:
+    """The network with weights of layers and vectors of words rounded, and what layers read by `read`.
 
     Convolutions over all channels are layers over patches. What reads frames, distances and fires stays.
     """
@@ -387,12 +394,12 @@ def rounded_twin(network: Any, rounded: Callable[[Tensor], Tensor]) -> Any:
             continue
         if isinstance(module, nn.Linear):
             scale = twin.encoder.scale if name.endswith("subsample.out") else 1.0  # a part of the weights
-            _replace(module, _rounded_linear(module, rounded, scale))
+            _replace(module, _rounded_linear(module, rounded, read, scale))
         elif isinstance(module, nn.Embedding):
             words = rounded(module.weight)
             _replace(module, partial(_looked_up, words))
         elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
-            _replace(module, _rounded_patches(module, rounded))
+            _replace(module, _rounded_patches(module, rounded, read))
     return twin
 
 
@@ -404,14 +411,12 @@ def _looked_up(words: Tensor, at: Tensor) -> Tensor:
     return functional.embedding(at, words)
 
 
-def _rounded_linear(
-    module: nn.Linear, rounded: Callable[[Tensor], Tensor], scale: float
-) -> Callable[[Tensor], Tensor]:
+def _rounded_linear(module: nn.Linear, rounded: Rounded, read: Rounded, scale: float) -> Rounded:
     weight = rounded(module.weight * scale) / scale
-    return lambda x: functional.linear(rounded(x), weight, module.bias)
+    return lambda x: functional.linear(read(x), weight, module.bias)
 
 
-def _rounded_patches(module: Any, rounded: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _rounded_patches(module: Any, rounded: Rounded, read: Rounded) -> Rounded:
     weight = rounded(module.weight.flatten(1))
     flat = module.weight.dim() == 3
     kernel, stride, padding = (
@@ -423,7 +428,7 @@ def _rounded_patches(module: Any, rounded: Callable[[Tensor], Tensor]) -> Callab
         pad = (0, padding[1]) if flat else padding
         step = (1, stride[1]) if flat else stride
         patches = functional.unfold(wide, kernel, padding=pad, stride=step)  # [B,inputs,N]
-        y = rounded(patches.transpose(1, 2)) @ weight.T + module.bias
+        y = read(patches.transpose(1, 2)) @ weight.T + module.bias
         height = 1 if flat else (x.shape[2] - 3) // 2 + 1
         shaped = y.transpose(1, 2).unflatten(2, (height, -1))
         return shaped[:, :, 0] if flat else shaped
@@ -448,7 +453,7 @@ def test_smaller_types_round_as_a_twin_does(kind: str, type: str, frames: int) -
             shape |= {"intermediate_ctc": "", "self_conditioning": False}
     for seed in range(6 if frames < 1000 else 3):
         network = random_network(kind, seed, **shape)
-        scorer, twin = engine_of(network, type), rounded_twin(network, ROUND[type])
+        scorer, twin = engine_of(network, type), rounded_twin(network, *ROUND[type])
         if type == "int8":
             round_attention(twin)
         (source,) = sources_of(network, seed, (frames,))

@@ -21,12 +21,13 @@ EXPORT void apply(const char* isa, int type, bool halves, const void* weights, c
     w.halves = halves;
     const int stride = w.groups() * w.group(), wide = w.width();
     std::vector<uint8_t> quantised((size_t)n * stride * 2 + 64);
-    std::vector<float> scales(n + 1), rows((size_t)n * wide + LANES);
+    std::vector<Grid> grids(n + 1);
+    std::vector<float> rows((size_t)n * wide + LANES);
     const void* read = x;
     if (w.type == Type::bf16) kernels.to_bf16(x, n, inputs, inputs, (uint16_t*)quantised.data(), stride);
-    if (w.type == Type::int8) kernels.to_int8(x, n, inputs, inputs, quantised.data(), stride, scales.data());
+    if (w.type == Type::int8) kernels.to_int8(x, n, inputs, inputs, quantised.data(), stride, grids.data());
     if (w.type != Type::fp32) read = quantised.data();
-    kernels.linear(w, read, scales.data(), n, stride, rows.data(), wide, 0, w.panels(),
+    kernels.linear(w, read, grids.data(), n, stride, rows.data(), wide, 0, w.panels(),
                    {(Activation)activation, false});
     for (int i = 0; i < n; i++) std::copy_n(rows.data() + (size_t)i * wide, outputs, y + (size_t)i * outputs);
 }

@@ -100,14 +100,14 @@ Engine::~Engine() {
 void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, int ldx, float* y, int ldy,
                     Epilogue epilogue) {
     const void* inputs = x;
-    float* scales = nullptr;
+    Grid* grids = nullptr;
     int step = ldx;
     if (w.type != Type::fp32) {
         step = w.groups() * w.group();
         inputs = space.quantised.get((size_t)n * step * (w.type == Type::int8 ? 1 : 2) / sizeof(float) + 1);
         if (w.type == Type::int8) {
-            scales = space.scales.get(n);
-            kernels->to_int8(x, n, w.inputs, ldx, (uint8_t*)inputs, step, scales);
+            grids = (Grid*)space.scales.get(2 * (size_t)n);
+            kernels->to_int8(x, n, w.inputs, ldx, (uint8_t*)inputs, step, grids);
         } else {
             kernels->to_bf16(x, n, w.inputs, ldx, (uint16_t*)inputs, step);
         }
@@ -117,7 +117,7 @@ void Engine::linear(Workspace& space, const Linear& w, const float* x, int n, in
     threads.share(w.panels(), threads.parts(w.panels(), work / PART), [&](int, int first, int last) {
         const int block = n > CHUNK ? BLOCK : n;
         for (int i = 0; i < n; i += block)
-            kernels->linear(w, (const char*)inputs + i * bytes, scales ? scales + i : nullptr, std::min(block, n - i),
+            kernels->linear(w, (const char*)inputs + i * bytes, grids ? grids + i : nullptr, std::min(block, n - i),
                             step, y + (size_t)i * ldy, ldy, first, last, epilogue);
     });
 }

@@ -15,7 +15,7 @@ enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu, sigmoid };
 
 constexpr int PANEL = 32;                // outputs that lie beside each other in a packed weight
 constexpr int LANES = 16;                // floats of a vector
-constexpr float LEAST_INT8 = 0x1p-100f;  // a row whose numbers all lie below is 0 in int8: 127 / them must be finite
+constexpr float LEAST_INT8 = 0x1p-100f;  // a row whose numbers all lie below has no integers: 127 / them is finite
 constexpr int MOST_INT8 = 65536;         // inputs of an int8 layer: their sums fit 32 bits, also of 255 times 127
 constexpr int LARGEST_INT16 = 2047;      // of the integers of int16
 constexpr int MOST_INT16 = 512;          // inputs of an int16 layer: sums of 2047 times 2047 fit 32 bits
@@ -31,7 +31,7 @@ struct Linear {
     const void* weights = nullptr;
     const float* bias = nullptr;    // [panels*32]
     const float* scales = nullptr;  // [panels*32], integers: a weight is its integer times its output's scale
-    const int32_t* sums = nullptr;  // [panels*32], int8: 128 times the sum of each output's integers
+    const int32_t* sums = nullptr;  // [panels*32], int8: the sum of each output's integers
     int panels() const { return (outputs + PANEL - 1) / PANEL; }
     int width() const { return panels() * PANEL; }
     int group() const { return type == Type::fp32 ? 1 : type == Type::int8 ? 4 : 2; }  // inputs beside each other
@@ -62,6 +62,14 @@ inline float from_fp16(uint16_t bits) {
     return as_float(bits_of(size > LARGEST_FP16 ? NAN : size) | (uint32_t)(bits & 0x8000) << 16);
 }
 
+// What integers n of an int8 layer's inputs, from 0 to 255, stand for: (n - zero) * step. Inputs seldom lie as far on
+// one side of 0 as on the other, least of all behind GELU, so that steps from the least to the largest are finer. 0 is
+// one of them: most inputs are near it, and what they were off together would not average out.
+struct Grid {
+    float step;
+    int zero;
+};
+
 // Where the keys and values of one query's context lie: those of item j at rows[j] + key and rows[j] + value, counted
 // in numbers of their type.
 struct Attended {
@@ -79,14 +87,15 @@ struct Epilogue {
 struct Kernels {
     const char* name;
     bool bf16;  // whether the processor multiplies bf16 itself
-    // Inputs as a linear layer of that type reads them, [n,stride]: bf16 rounded to even, int8 as 128 + the
-    // integer, int16 as the integer, with a scale a token. stride: inputs of a row in `to`, a multiple of 4 in bytes.
+    // Inputs as a linear layer of that type reads them, [n,stride]: bf16 rounded to even; int8 as integers of a
+    // Grid, one a token, less 128 where kernels read signed ones; int16 as the integer, with a scale a token. stride:
+    // inputs of a row in `to`, a multiple of 4 in bytes.
     void (*to_bf16)(const float* x, int n, int k, int ldx, uint16_t* to, int stride);
     void (*to_fp16)(const float* x, int n, uint16_t* to);  // n a multiple of 16; what is beyond fp16 is its largest
     void (*to_int16)(const float* x, int n, int k, int ldx, int16_t* to, int stride, float* scales);
-    void (*to_int8)(const float* x, int n, int k, int ldx, uint8_t* to, int stride, float* scales);
-    // y [n,ldy] of panels from first to last: x as made above, of the layer's type.
-    void (*linear)(const Linear& w, const void* x, const float* scales, int n, int stride, float* y, int ldy, int first,
+    void (*to_int8)(const float* x, int n, int k, int ldx, uint8_t* to, int stride, Grid* grids);
+    // y [n,ldy] of panels from first to last: x as made above, of the layer's type, with its grids or scales.
+    void (*linear)(const Linear& w, const void* x, const void* scales, int n, int stride, float* y, int ldy, int first,
                    int last, Epilogue epilogue);
     void (*row)(const Linear& w, int output, float scale, float* y);  // the weights of one output times scale
     void (*layer_norm)(const float* x, int k, const float* gain, const float* bias, float eps, float* y);

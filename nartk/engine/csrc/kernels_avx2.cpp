@@ -11,7 +11,7 @@ namespace {
 #include "vector_avx2.inc"
 #include "bf16_as_fp32.inc"
 
-// |x| times the weight with x's sign: at most 2 * 127 * 127 for two inputs, which 16 bits hold.
+// |x| times the weight with x's sign: at most 2 * 128 * 127 for two inputs, which 16 bits hold.
 struct Int8 {
     using In = uint8_t;
     using Weight = int8_t;
@@ -21,6 +21,7 @@ struct Int8 {
     struct Loaded {
         __m256i a, b;
     };
+    using Scale = Grid;
     static constexpr int GROUP = 4;
     static Sum zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
     static Loaded load_weight(const int8_t* w) {
@@ -35,9 +36,13 @@ struct Int8 {
         const __m256i x = _mm256_set1_epi32(four), size = _mm256_abs_epi8(x);
         return {_mm256_add_epi32(s.a, products(x, size, w.a)), _mm256_add_epi32(s.b, products(x, size, w.b))};
     }
-    static F16 finish(Sum s, const Linear& w, float scale, int at) {
-        const F16 whole = {_mm256_cvtepi32_ps(s.a), _mm256_cvtepi32_ps(s.b)};
-        return mul(mul(whole, set1(scale)), load(w.scales + at));
+    static F16 finish(Sum s, const Linear& w, const Grid* grid, int at) {
+        const __m256i *sums = (const __m256i*)(w.sums + at);
+        const __m256i zero = _mm256_set1_epi32(grid->zero - 128);
+        const __m256i a = _mm256_mullo_epi32(_mm256_loadu_si256(sums), zero);
+        const __m256i b = _mm256_mullo_epi32(_mm256_loadu_si256(sums + 1), zero);
+        const F16 whole = {_mm256_cvtepi32_ps(_mm256_sub_epi32(s.a, a)), _mm256_cvtepi32_ps(_mm256_sub_epi32(s.b, b))};
+        return mul(mul(whole, set1(grid->step)), load(w.scales + at));
     }
 };
 
@@ -48,6 +53,7 @@ struct Int16 {
         __m256i a, b;
     };
     using Loaded = Sum;
+    using Scale = float;
     static constexpr int GROUP = 2;
     static Sum zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
     static Loaded load_weight(const int16_t* w) {
@@ -59,7 +65,10 @@ struct Int16 {
         const __m256i x = _mm256_set1_epi32(two);
         return {_mm256_add_epi32(s.a, _mm256_madd_epi16(w.a, x)), _mm256_add_epi32(s.b, _mm256_madd_epi16(w.b, x))};
     }
-    static F16 finish(Sum s, const Linear& w, float scale, int at) { return Int8::finish({s.a, s.b}, w, scale, at); }
+    static F16 finish(Sum s, const Linear& w, const float* scale, int at) {
+        const F16 whole = {_mm256_cvtepi32_ps(s.a), _mm256_cvtepi32_ps(s.b)};
+        return mul(mul(whole, set1(*scale)), load(w.scales + at));
+    }
 };
 
 // Registers: 6 tokens by a vector, which is two registers, of sums, two of weights and an input.

@@ -15,6 +15,7 @@ struct Bf16 {
     using Weight = uint16_t;
     using Sum = F16;
     using Loaded = __m512i;
+    using Scale = float;
     static constexpr int GROUP = 2;
     static Sum zero() { return set1(0.0f); }
     static Loaded load_weight(const uint16_t* w) { return _mm512_loadu_si512(w); }
@@ -23,7 +24,7 @@ struct Bf16 {
         memcpy(&pair, x, 4);
         return {_mm512_dpbf16_ps(s.v, (__m512bh)w, (__m512bh)_mm512_set1_epi32(pair))};
     }
-    static F16 finish(Sum s, const Linear&, float, int) { return s; }
+    static F16 finish(Sum s, const Linear&, const float*, int) { return s; }
 };
 
 #include "avx512.inc"

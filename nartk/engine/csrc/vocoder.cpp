@@ -101,10 +101,12 @@ class Vocoder {
         for (int phase = 0; phase < std::min(n, dilation); phase++)
             for (int begin = 0; phase + begin * dilation < n; begin += BLOCK_ROWS) blocks.emplace_back(phase, begin);
         const int parts = threads.parts((int)blocks.size(), (double)n * w.inputs * w.outputs / PART);
-        const size_t floats = (size_t)(BLOCK_ROWS + size) * channels, scratch = 2 * floats + BLOCK_ROWS + PANEL;
+        const size_t floats = (size_t)(BLOCK_ROWS + size) * channels;
+        const size_t scratch = 2 * floats + 2 * BLOCK_ROWS + PANEL;
         float* scratches = space.get(parts * scratch);
         threads.share((int)blocks.size(), parts, [&](int part, int first, int last) {
-            float *rows = scratches + part * scratch, *quantised = rows + floats, *scales = quantised + floats;
+            float *rows = scratches + part * scratch, *quantised = rows + floats;
+            Grid* grids = (Grid*)(quantised + floats);
             for (int b = first; b < last; b++) {
                 const auto [phase, begin] = blocks[b];
                 const int m = std::min(BLOCK_ROWS, (n - phase - 1) / dilation + 1 - begin);
@@ -118,16 +120,16 @@ class Vocoder {
                     const float* read = x + (size_t)from * ldx;
                     for (int k = 0; k < channels; k++) to[k] = read[k] >= 0.0f ? read[k] : read[k] * slope;
                 }
-                // Rows are converted once, not with each window; in int8 all of a block have one scale.
+                // Rows are converted once, not with each window; in int8 all of a block have one grid.
                 const void* inputs = w.type == Type::fp32 ? rows : quantised;
                 const int held = (m + size - 1) * channels;
                 if (w.type == Type::int8) {
-                    kernels->to_int8(rows, 1, held, held, (uint8_t*)quantised, held, scales);
-                    std::fill(scales + 1, scales + m, scales[0]);
+                    kernels->to_int8(rows, 1, held, held, (uint8_t*)quantised, held, grids);
+                    std::fill(grids + 1, grids + m, grids[0]);
                 } else if (w.type == Type::bf16) {
                     kernels->to_bf16(rows, 1, held, held, (uint16_t*)quantised, held);
                 }
-                kernels->linear(w, inputs, scales, m, channels, y + (phase + (size_t)begin * dilation) * wide,
+                kernels->linear(w, inputs, grids, m, channels, y + (phase + (size_t)begin * dilation) * wide,
                                 dilation * wide, 0, w.panels(), {Activation::none, adds});
             }
         });

@@ -121,7 +121,7 @@ void Packed::finish(const float* bias) {
     for (int p = 0; p < linear.panels(); p++)
         for (int g = 0; g < linear.groups(); g++)
             for (int n = 0; n < PANEL; n++)
-                for (int k = 0; k < 4; k++) own_sums[p * PANEL + n] += 128 * *weights++;
+                for (int k = 0; k < 4; k++) own_sums[p * PANEL + n] += *weights++;
     linear.sums = own_sums.data();
 }
 
