@@ -11,6 +11,7 @@ import itertools
 import math
 import shlex
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +130,10 @@ def quantised(rows: Array, largest: int = 127) -> tuple[npt.NDArray[np.int64], A
 
 
 def on_grid(rows: Array) -> tuple[npt.NDArray[np.int64], Array]:
-    """Rows as whole numbers of steps, of halves the even one: 254 from the least to the largest, or to 0."""
+    """Rows as whole numbers of steps, of halves the even one: 254 from the least to the largest, or to 0.
+
+    In fp32, as the kernels compute; `whole_steps` is the same in rational numbers.
+    """
     most, least = rows.max(1, initial=0, keepdims=True), rows.min(1, initial=0, keepdims=True)
     step = most / np.float32(254) - least / np.float32(254)
     by = np.divide(1, step, out=np.zeros_like(step), where=step > 0)
@@ -157,17 +161,79 @@ def test_int8_rounds_halves_to_even(isa: str) -> None:
     same_bits(found, np.array([[127, 0, 2, 2, 0, -2, -2, -127]], np.float32) * np.float32(127))
 
 
-def test_int8_inputs_lie_within_half_a_step(isa: str) -> None:
-    """A step is a 254th of what lies between the least and the largest number; 0 is one of the steps."""
-    layer = Layer.of(np.eye(64, dtype=np.float32), "int8")
-    for x in (normal(1, 5, 64), np.maximum(normal(2, 5, 64), -0.17), normal(3, 5, 64) - 40):
-        x[:, 5] = 0
-        found = apply(layer, x, isa=isa)
-        steps = (x.max(1) - x.min(1)) / 254
-        off = np.abs(found - x).max(1)
-        assert (off <= 0.501 * steps).all()
-        assert (off >= 0.3 * steps).all()
-        assert not found[:, 5].any()
+def rows_of_all_kinds(k: int) -> dict[str, Array]:
+    """Rows [k] of finite numbers, by what is special about them."""
+    rows = {
+        "of both signs": normal(1, k),
+        "behind an activation": np.maximum(normal(2, k), -0.17),
+        "all above 0": 3 + np.abs(normal(3, k)),
+        "all below 0": -40 - np.abs(normal(4, k)),
+        "one number": np.where(np.arange(k) == k - 1, -5, 0),
+        "one that is larger by far": np.where(np.arange(k) == k // 2, 1000, normal(5, k)),
+        "constant": np.full(k, 0.3),
+        "constant below 0": np.full(k, -7.7),
+        "0": np.zeros(k),
+        "-0": -np.zeros(k),
+        "tiny": normal(6, k) * 2.0**-88,
+        "too small": normal(7, k) * 2.0**-110,
+        "denormal": normal(8, k) * 2.0**-135,
+        "huge": normal(9, k) * 2.0**108,
+    }
+    return {name: row.astype(np.float32) for name, row in rows.items()}
+
+
+def whole_steps(row: Array) -> tuple[list[Fraction], Fraction]:
+    """Numbers [k] in steps, and a step: a 254th of what lies between the least and the largest, or 0.
+
+    In rational numbers, nothing rounded. A row whose steps are below 2^-100 is 0.
+    """
+    exact = [Fraction(float(each)) for each in row]
+    step = (max(0, *exact) - min(0, *exact)) / 254
+    if step < Fraction(1, 2**100):
+        return [Fraction(0)] * len(row), Fraction(0)
+    return [each / step for each in exact], step
+
+
+@pytest.mark.parametrize("k", [2, 17, 40])
+def test_int8_is_what_rational_numbers_say(isa: str, k: int) -> None:
+    """Inputs are the nearest whole steps, 0 one of them, and sums those of whole numbers, in any batch."""
+    weights = np.random.default_rng(k).integers(-127, 128, (k + 5, k))
+    weights[:k], weights[k:, 0] = 127 * np.eye(k), 127  # the largest of each is 127: their scales are 1
+    layer, kinds = Layer.of(weights.astype(np.float32), "int8"), rows_of_all_kinds(k)
+    batch = np.stack([*kinds.values(), np.full(k, np.nan, np.float32), np.full(k, -np.inf, np.float32)])
+    together = apply(layer, batch, isa=isa)
+    assert not np.isfinite(together[len(kinds) :]).any()
+    told = 0
+    for row, found in zip(kinds.values(), together, strict=False):
+        same_bits(apply(layer, row[None], isa=isa)[0], found)
+        steps, step = whole_steps(row)
+        if step == 0:
+            assert not found.any()
+            continue
+        near = [Fraction(float(each)) / (127 * step) for each in found[:k]]
+        whole = [round(each) for each in near]
+        assert max(abs(a - b) for a, b in zip(near, whole, strict=True)) < Fraction(1, 1000)
+        for number, exact in zip(whole, steps, strict=True):
+            if abs(abs(exact - math.floor(exact)) - Fraction(1, 2)) > Fraction(1, 1000):
+                assert number == round(exact)
+                told += 1
+        assert not any(number for number, x in zip(whole, row, strict=True) if x == 0)
+        for product, of in zip(found[k:], weights[k:], strict=True):
+            true = sum(int(w) * n for w, n in zip(of, whole, strict=True)) * step
+            assert abs(Fraction(float(product)) - true) <= abs(true) * Fraction(4 * EPS)
+    assert told > 10 * k * 0.9
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 254), (-254, 0), (-127, 127), (-1, 253)])
+def test_the_most_int8_inputs_are_summed_in_32_bits(isa: str, low: int, high: int) -> None:
+    """Of steps of 1; Python's own whole numbers have no end."""
+    x = np.full((2, 65536), high, np.float32)
+    x[1] = low
+    x[:, :2] = low, high
+    for sign in (1, -1):
+        layer = Layer.of(np.full((3, 65536), 127 * sign, np.float32), "int8")
+        true = [127 * sign * (65534 * edge + low + high) for edge in (high, low)]
+        same_bits(apply(layer, x, isa=isa), np.array(true, np.float32)[:, None].repeat(3, 1))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 63, 64, 65, 1023, 4096])
@@ -188,7 +254,7 @@ def test_int8_sums_are_whole_numbers_at_the_extremes(isa: str, k: int, m: int) -
 
 
 def test_an_int8_row_of_nothing_is_zero(isa: str) -> None:
-    """Also one whose numbers are so small that 127 divided by them is none."""
+    """Also one whose numbers are so small that 1 divided by a step, or 127 by a weight, is none."""
     bias, x = normal(2, 5), np.zeros((3, 7), np.float32)
     x[1:] = [[1e-40], [1e-38]]
     same_bits(apply(Layer.of(normal(1, 5, 7), "int8", bias), x, isa=isa), np.tile(bias, (3, 1)))

@@ -15,7 +15,7 @@ enum class Activation : int { none = 0, relu, gelu, gelu_tanh, silu, sigmoid };
 
 constexpr int PANEL = 32;                // outputs that lie beside each other in a packed weight
 constexpr int LANES = 16;                // floats of a vector
-constexpr float LEAST_INT8 = 0x1p-100f;  // a row whose numbers all lie below has no integers: 127 / them is finite
+constexpr float LEAST_INT8 = 0x1p-100f;  // smaller steps, and weights, have no integers: they become 0
 constexpr int MOST_INT8 = 65536;         // inputs of an int8 layer: their sums fit 32 bits, also of 255 times 127
 constexpr int LARGEST_INT16 = 2047;      // of the integers of int16
 constexpr int MOST_INT16 = 512;          // inputs of an int16 layer: sums of 2047 times 2047 fit 32 bits

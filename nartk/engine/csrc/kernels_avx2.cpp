@@ -37,7 +37,7 @@ struct Int8 {
         return {_mm256_add_epi32(s.a, products(x, size, w.a)), _mm256_add_epi32(s.b, products(x, size, w.b))};
     }
     static F16 finish(Sum s, const Linear& w, const Grid* grid, int at) {
-        const __m256i *sums = (const __m256i*)(w.sums + at);
+        const __m256i* sums = (const __m256i*)(w.sums + at);
         const __m256i zero = _mm256_set1_epi32(grid->zero - 128);
         const __m256i a = _mm256_mullo_epi32(_mm256_loadu_si256(sums), zero);
         const __m256i b = _mm256_mullo_epi32(_mm256_loadu_si256(sums + 1), zero);
