@@ -90,6 +90,14 @@ def test_words_last_as_long_as_their_sound() -> None:
     assert (found[1:, 0] >= found[:-1, 1]).all()
 
 
+def test_a_fire_that_begins_before_its_word_is_of_that_word() -> None:
+    """Three words of 20 frames with pauses of 10 between; the middle of the second fire is in a pause."""
+    levels = np.full(100, 10.0, np.float32)
+    levels[10:30] = levels[40:60] = levels[70:90] = 60
+    found = word_times(np.array([[0.1, 0.28], [0.30, 0.46], [0.62, 0.8]]), levels, 0.01)
+    assert found == pytest.approx(np.array([[0.1, 0.3], [0.4, 0.6], [0.7, 0.9]]), abs=0.011)
+
+
 def test_no_word_lasts_longer_than_its_recording() -> None:
     """Several words at the last frames, and more words than frames."""
     levels = np.repeat(np.array([10.0, 60.0], np.float32), [97, 3])

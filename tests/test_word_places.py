@@ -103,7 +103,7 @@ def train(network: Any, shipped: Checkpoint) -> None:
     network.eval()
 
 
-@pytest.mark.parametrize(("name", "most"), [("asr-digits", 0.04), ("paraformer", 0.06)])
+@pytest.mark.parametrize(("name", "most"), [("asr-digits", 0.04), ("paraformer", 0.04)])
 def test_words_are_where_their_recordings_are(
     name: str,
     most: float,
@@ -111,7 +111,10 @@ def test_words_are_where_their_recordings_are(
     request: pytest.FixtureRequest,
     tell: Callable[[str], None],
 ) -> None:
-    """Medians of what starts and ends are away from their places, of numbers without an error."""
+    """Medians and means of what starts and ends are away from their places, of numbers without an error.
+
+    Fires of this Paraformer are early: the weight of the end lies among the words, more with each of them.
+    """
     folder = name if name == "asr-digits" else request.getfixturevalue(name)
     sounds, said = spoken_numbers(tmp_path, COUNT)
     places = spoken_places(COUNT)
@@ -123,6 +126,7 @@ def test_words_are_where_their_recordings_are(
     away = misplaced([found[i].words for i in right], [places[i] for i in right])
     tell(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in away.items()))
     assert max(away["start"], away["end"]) < most
+    assert max(abs(away["mean start"]), abs(away["mean end"])) < 0.1
     # Words of other numbers of as many words are elsewhere.
     other = {len(places[i]): i for i in right}
     apart = misplaced([found[i].words for i in right], [places[other[len(places[i])]] for i in right])

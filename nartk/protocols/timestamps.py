@@ -6,6 +6,7 @@ the one before. Symbols: S positions, N tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -33,7 +34,9 @@ def cif_times(
     """Begin and end of each token of a continuous integrate-and-fire model -> [N,2] seconds.
 
     A token takes from the running sum of the weights what lies between n and n + 1 thresholds; within a
-    position, that sum grows evenly. What is left of the last token when weights end, ends with them.
+    position, that sum grows evenly. What is left of the last token when weights end, ends with them. FunASR's
+    `ts_prediction_lfr6_standard` differs: there a token lasts from its own fire to the next one, each 1.5
+    positions earlier, and 12 at most, since its second predictor fires where a character begins.
 
     Args:
         alpha: [S] weights.
@@ -89,9 +92,10 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     """Times of tokens [N,2] s as far as their sound goes, by the levels [T] of frames, dB, NaN of padding.
 
     A model tells where it was sure of a token, which is a part of it: CTC's spikes and a Paraformer's fires
-    end 0.25 s before a digit does. Between two tokens the quietest frame divides them. A token lasts from
-    the first to the last frame of its part that is less than `LOUD_DB` below the loudest, and above the
-    noise floor.
+    end 0.25 s before a digit does. A token is where its time is loudest, since a fire that comes early begins
+    in the silence before its word. Between two tokens the quietest frame divides them. A token lasts from the
+    first to the last frame of its part that is less than `LOUD_DB` below the loudest, and above the noise
+    floor.
 
     Args:
         seconds: Time from one frame to the next.
@@ -103,9 +107,8 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
     power = np.convolve(10 ** (padded / 10), np.full(3, 1 / 3), "valid")
     smooth = 10 * np.log10(power + 1e-12)
     least = float(np.percentile(smooth, QUIET)) + ABOVE_NOISE_DB
-    middles = np.minimum(np.asarray(times).mean(1) / seconds, len(smooth) - 1).astype(np.int64)
     cuts = [0]
-    for one, other in pairwise(middles.tolist()):
+    for one, other in pairwise(_loudest(np.asarray(times, np.float64) / seconds, smooth)):
         cuts.append(one + int(smooth[one : max(one, other) + 1].argmin()))
     found, after = [], 0
     for begin, end in pairwise([*cuts, len(smooth)]):
@@ -114,3 +117,13 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
         found.append((max(begin + loud[0], after), max(begin + loud[-1], after) + 1))
         after = found[-1][1]
     return np.clip(found, [0, 1], [len(smooth) - 1, len(smooth)]) * seconds
+
+
+def _loudest(times: _Times, levels: _Times) -> list[int]:
+    """The loudest frame of each time [N,2] in frames, the first of equal ones, none before the one before."""
+    found = [0]
+    for begin, end in times.tolist():
+        first = min(int(begin), len(levels) - 1)
+        part = levels[first : max(first + 1, math.ceil(end))]
+        found.append(max(found[-1], first + int(part.argmax())))
+    return found[1:]
