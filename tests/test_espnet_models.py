@@ -6,7 +6,6 @@ tests/oracles/espnet_models.py wrote the numbers.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from support.espnet_models import (
     config_of,
     rate_of,
     sound_of,
-    weights_of,
+    state_of,
+    write,
 )
 
 import nartk
@@ -44,23 +44,6 @@ SPELLED = [" " if word == "<space>" else word for word in TOKENS]
 def oracle(name: str, key: str) -> Any:
     with np.load(ORACLE) as stored:
         return stored[f"{name} {key}"]
-
-
-def state_of(name: str) -> dict[str, torch.Tensor]:
-    shapes = json.loads(str(oracle(name, "shapes")))
-    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
-
-
-def write(
-    folder: Path, name: str, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None
-) -> Path:
-    """The folder that ESPnet's training leaves behind."""
-    folder.mkdir(parents=True)
-    text = yaml.dump(config or config_of(name), indent=4, sort_keys=False, allow_unicode=True)
-    (folder / "config.yaml").write_text(text, "utf-8")
-    torch.save(state or state_of(name), folder / "valid.acc.ave_10best.pth")
-    (folder / "valid.acc.ave.pth").symlink_to("valid.acc.ave_10best.pth")
-    return folder
 
 
 def converted(tmp_path: Path, name: str, **changes: Any) -> Path:

@@ -27,8 +27,9 @@ from support.funasr_models import (
     config_of,
     mvn_of,
     sounds,
+    state_of,
     statistics_of,
-    weights_of,
+    write,
 )
 
 import nartk
@@ -55,25 +56,6 @@ UNKNOWN = TOKENS.index("<unk>")
 def oracle(key: str) -> Any:
     with np.load(ORACLE) as stored:
         return stored[key] if key in stored.files else None
-
-
-def state_of(name: str) -> dict[str, torch.Tensor]:
-    shapes = json.loads(str(oracle(f"{name} shapes")))
-    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
-
-
-def write(
-    folder: Path, name: str, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None
-) -> Path:
-    """The folder that users download."""
-    folder.mkdir(parents=True)
-    text = yaml.dump(config or config_of(name), sort_keys=False, allow_unicode=True)
-    (folder / "config.yaml").write_text(text, "utf-8")
-    (folder / "am.mvn").write_text(mvn_of(name))
-    (folder / "tokens.json").write_text(json.dumps(TOKENS, ensure_ascii=False), "utf-8")
-    (folder / "seg_dict").write_text("hello hel@@ lo\n")
-    torch.save(state or state_of(name), folder / "model.pt")
-    return folder
 
 
 def converted(tmp_path: Path, name: str, *arguments: str) -> Path:

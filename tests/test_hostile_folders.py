@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import shutil
 import struct
-import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +16,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 from support.hf_folders import text_folder
-from support.malicious import Call
-from support.memory import rising_at_most
+from support.hostile import DEEP, Change, elsewhere, patched, pickled, require_refused, written, zipped
 
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.convert import main as convert
-from nartk.errors import NartkError
 
-LONGEST, MOST = 1.0, 200_000  # seconds of the CPU, KiB
 BINARY, SAFE = "model.bin", "model.safetensors"
-Change = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -48,39 +40,9 @@ def binary(theirs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(name: str, raw: bytes | Callable[[bytes], bytes]) -> Change:
-    """The file has those bytes, or what is made of its own."""
-
-    def change(folder: Path) -> None:
-        path = folder / name
-        path.write_bytes(raw(path.read_bytes()) if callable(raw) else raw)
-
-    return change
-
-
 def setting(name: str, **values: Any) -> Change:
     """The JSON file has those values."""
     return written(name, lambda raw: json.dumps({**json.loads(raw), **values}).encode())
-
-
-def elsewhere(name: str, place: Callable[[Path, Path], object]) -> Change:
-    """place(path, canary) takes the file's place; the canary is beside the folder."""
-
-    def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        place(folder / name, folder.parent / "canary")
-
-    return change
-
-
-def zipped(path: Path, canary: Path) -> None:
-    """What torch.save writes, whose pickle makes the canary."""
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(Call(os.mkdir, str(canary))))
-
-
-def pickled(path: Path, canary: Path) -> None:
-    path.write_bytes(pickle.dumps(Call(os.mkdir, str(canary))))
 
 
 def header(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
@@ -122,15 +84,6 @@ def in_parts(weight_map: Any) -> Change:
     return change
 
 
-def patched(at: int, form: str, value: int) -> Callable[[bytes], bytes]:
-    """A number somewhere in the file."""
-
-    def made(raw: bytes) -> bytes:
-        return raw[:at] + struct.pack(form, value) + raw[at + struct.calcsize(form) :]
-
-    return made
-
-
 def _behind(raw: bytes, name: bytes) -> int:
     """Where what follows a name in a model.bin begins: rank, sizes, type, bytes."""
     return raw.index(name + b"\0") + len(name) + 1
@@ -153,7 +106,6 @@ def ranked(name: bytes, rank: int) -> Callable[[bytes], bytes]:
 _SPEC = len(b"TransformerSpec") + 1
 _REVISION, _COUNT = 4 + 2 + _SPEC, 4 + 2 + _SPEC + 4
 _WORDS = b"decoder/embeddings/weight"
-DEEP = b"[" * 100_000
 HUGE = 2**32 - 1
 
 CTRANSLATE2: dict[str, Change] = {
@@ -248,23 +200,16 @@ def test_there_are_as_many_cases_as_are_promised() -> None:
     assert len(CASES) >= 60
 
 
-def tree(folder: Path) -> Iterator[tuple[str, float]]:
-    return ((str(path), path.lstat().st_mtime) for path in sorted(folder.rglob("*")))
-
-
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_hostile_folder_is_refused_at_once(
     kind: str, name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    source: Path = request.getfixturevalue(kind)
-    folder = tmp_path / "model"
-    shutil.copytree(source, folder)
-    load_checkpoint(folder)  # as it is, it is read; and what is imported once is
-    {"binary": CTRANSLATE2, "theirs": HUGGING_FACE}[kind][name](folder)
-    before, start = [*tree(tmp_path)], time.process_time()
-    with rising_at_most(MOST), pytest.raises(NartkError) as refused:
-        load_checkpoint(folder)
-    assert time.process_time() - start < LONGEST
-    assert str(refused.value)
-    assert convert([str(folder), "--output", str(tmp_path / "new"), "--quiet"]) != 0
-    assert [*tree(tmp_path)] == before
+    change = {"binary": CTRANSLATE2, "theirs": HUGGING_FACE}[kind][name]
+    new = str(tmp_path / "new")
+    require_refused(
+        request.getfixturevalue(kind),
+        tmp_path / "model",
+        change,
+        load_checkpoint,
+        lambda folder: convert([str(folder), "--output", new, "--quiet"]),
+    )

@@ -6,7 +6,6 @@ tests/oracles/owsm_ctc.py wrote the numbers.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,13 @@ from support.owsm_ctc_models import (
     LONG,
     MODELS,
     ORACLE,
-    PIECES,
     RATE,
     SECONDS,
-    SYMBOLS,
     TOKENS,
     config_of,
     sound_of,
-    weights_of,
+    state_of,
+    write,
 )
 from support.sounds import wav
 
@@ -52,43 +50,6 @@ BLANK = 0
 def oracle(name: str, key: str) -> Any:
     with np.load(ORACLE) as stored:
         return stored[f"{name} {key}"]
-
-
-def state_of(name: str) -> dict[str, torch.Tensor]:
-    shapes = json.loads(str(oracle(name, "shapes")))
-    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
-
-
-def write_pieces(path: Path) -> None:
-    """A model of sentencepiece of the tokens."""
-    from sentencepiece import sentencepiece_model_pb2 as pb
-
-    path.parent.mkdir(parents=True)
-    made = pb.ModelProto()
-    for i, piece in enumerate(["<unk>", "<s>", "</s>", *SYMBOLS, *PIECES]):
-        type = (2, 3, 3)[i] if i < 3 else 4 if piece in SYMBOLS else 1
-        made.pieces.add(piece=piece, score=-float(i), type=type)
-    made.trainer_spec.model_type = 1
-    path.write_bytes(made.SerializeToString())
-
-
-def write(
-    folder: Path, name: str, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None
-) -> Path:
-    """What ESPnet packs for the hub."""
-    inner = folder / "exp" / "s2t_train"
-    inner.mkdir(parents=True)
-    text = yaml.dump(config or config_of(name), sort_keys=False, allow_unicode=True)
-    (inner / "config.yaml").write_text(text, "utf-8")
-    torch.save(state or state_of(name), inner / "valid.total_count.ave_5best.till45epoch.pth")
-    write_pieces(folder / "data" / "token_list" / "bpe_unigram10" / "bpe.model")
-    described = {
-        "espnet": "202511",
-        "files": {"s2t_model_file": "exp/s2t_train/valid.total_count.ave_5best.till45epoch.pth"},
-        "yaml_files": {"s2t_train_config": "exp/s2t_train/config.yaml"},
-    }
-    (folder / "meta.yaml").write_text(yaml.dump(described))
-    return folder
 
 
 @pytest.fixture(scope="module")

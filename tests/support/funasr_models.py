@@ -6,12 +6,14 @@ All numbers are drawn by `numpy.random.RandomState`, whose numbers are those of 
 from __future__ import annotations
 
 import copy
+import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "funasr_models.npz"
 TOKENS = ["<blank>", "<s>", "</s>", "你", "好", "hel@@", "lo", "a", "b", "7", "word", "们", "ing", "<unk>"]
@@ -171,3 +173,26 @@ def sounds() -> list[np.ndarray]:
         wave = 0.05 * rng.normal(size=count) + 0.3 * np.sin(2 * np.pi * 440 * time * (1 + time))
         found.append((wave * np.sin(40 * time) ** 2).astype(np.float32))
     return found
+
+
+def state_of(name: str) -> dict[str, torch.Tensor]:
+    """The state dict of a model, with the shapes that the oracle has."""
+    with np.load(ORACLE) as stored:
+        shapes = json.loads(str(stored[f"{name} shapes"]))
+    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
+
+
+def write(
+    folder: Path, name: str, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None
+) -> Path:
+    """The folder that users download."""
+    import yaml  # which not every test needs
+
+    folder.mkdir(parents=True)
+    text = yaml.dump(config or config_of(name), sort_keys=False, allow_unicode=True)
+    (folder / "config.yaml").write_text(text, "utf-8")
+    (folder / "am.mvn").write_text(mvn_of(name))
+    (folder / "tokens.json").write_text(json.dumps(TOKENS, ensure_ascii=False), "utf-8")
+    (folder / "seg_dict").write_text("hello hel@@ lo\n")
+    torch.save(state or state_of(name), folder / "model.pt")
+    return folder

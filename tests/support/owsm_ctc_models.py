@@ -6,12 +6,14 @@ All numbers are drawn by `numpy.random.RandomState`, whose numbers are those of 
 from __future__ import annotations
 
 import copy
+import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "owsm_ctc.npz"
 PIECES = ["\u2581a", "b", "\u2581c", "d", "\u2581", "e", "f", "\u2581g", "h", "i"]
@@ -150,3 +152,44 @@ def sound_of(seconds: float) -> np.ndarray:
     )
     wave = 0.01 * rng.normal(size=count) + level[:count] * np.sin(2 * np.pi * pitch * time)
     return wave.astype(np.float32)
+
+
+def state_of(name: str) -> dict[str, torch.Tensor]:
+    """The state dict of a model, with the shapes that the oracle has."""
+    with np.load(ORACLE) as stored:
+        shapes = json.loads(str(stored[f"{name} shapes"]))
+    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
+
+
+def write_pieces(path: Path) -> None:
+    """A model of sentencepiece of the tokens."""
+    from sentencepiece import sentencepiece_model_pb2 as pb
+
+    path.parent.mkdir(parents=True)
+    made = pb.ModelProto()
+    for i, piece in enumerate(["<unk>", "<s>", "</s>", *SYMBOLS, *PIECES]):
+        type = (2, 3, 3)[i] if i < 3 else 4 if piece in SYMBOLS else 1
+        made.pieces.add(piece=piece, score=-float(i), type=type)
+    made.trainer_spec.model_type = 1
+    path.write_bytes(made.SerializeToString())
+
+
+def write(
+    folder: Path, name: str, config: dict[str, Any] | None = None, state: dict[str, Any] | None = None
+) -> Path:
+    """What ESPnet packs for the hub."""
+    import yaml  # which not every test needs
+
+    inner = folder / "exp" / "s2t_train"
+    inner.mkdir(parents=True)
+    text = yaml.dump(config or config_of(name), sort_keys=False, allow_unicode=True)
+    (inner / "config.yaml").write_text(text, "utf-8")
+    torch.save(state or state_of(name), inner / "valid.total_count.ave_5best.till45epoch.pth")
+    write_pieces(folder / "data" / "token_list" / "bpe_unigram10" / "bpe.model")
+    described = {
+        "espnet": "202511",
+        "files": {"s2t_model_file": "exp/s2t_train/valid.total_count.ave_5best.till45epoch.pth"},
+        "yaml_files": {"s2t_train_config": "exp/s2t_train/config.yaml"},
+    }
+    (folder / "meta.yaml").write_text(yaml.dump(described))
+    return folder
