@@ -23,7 +23,7 @@ from nartk.architectures.parts import (
 from nartk.errors import CheckpointError, UsageError
 
 _LARGEST = 10_000_000  # of any size in a configuration: a larger one is a corrupt file
-_MOST_LAYERS = 1000
+MOST_LAYERS = 1000
 _MOST_POSITIONS = 100_000  # tokens
 POSITIONS = ("sinusoidal", "learned", "none")
 FINAL_NORMS = ("pre-norm", "always", "never")
@@ -104,7 +104,7 @@ class Config:
                 raise UsageError(f"`{item.name}` is {value}, not in [0, 1)")
             if isinstance(item.default, int) and not 0 <= value <= _LARGEST:
                 raise UsageError(f"`{item.name}` is {value}, not between 0 and {_LARGEST}")
-            most = {"layers": _MOST_LAYERS, "len": _MOST_POSITIONS, "distance": _MOST_POSITIONS}
+            most = {"layers": MOST_LAYERS, "len": _MOST_POSITIONS, "distance": _MOST_POSITIONS}
             bound = most.get(item.name.rpartition("_")[2])
             if bound is not None and value > bound:
                 raise UsageError(f"`{item.name}` is {value}, more than {bound}")

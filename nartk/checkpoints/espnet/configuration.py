@@ -156,8 +156,10 @@ def features_of(values: JsonObject, where: str) -> JsonObject:
         raise CheckpointError(
             f"frontend_conf.win_length is {shortened(window)}, not 1 to {transform}", where=where
         )
-    if rate < 1:
-        raise CheckpointError(f"frontend_conf.fs is {rate}", where=where)
+    if found["hop"] > rate:
+        raise CheckpointError(
+            f"frontend_conf.hop_length is {shortened(found['hop'])}, more than a second", where=where
+        )
     return {
         "features": ESPNET,
         "sample_rate": rate,

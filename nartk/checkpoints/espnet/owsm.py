@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nartk.architectures.settings import MOST_LAYERS
 from nartk.checkpoints.espnet.sections import E_BRANCHFORMER, TRAINS, Section, part, refused, shortened
 from nartk.errors import CheckpointError
 from nartk.files import JsonObject
@@ -82,6 +83,10 @@ def prompt_of(values: JsonObject, layers: int, where: str) -> JsonObject:
 def _readers(given: JsonObject, layers: int, where: str) -> list[int]:
     """The layers that read prompts, from 1."""
     reads = given.get(_READERS, True)
+    if layers > MOST_LAYERS:
+        raise CheckpointError(
+            f"encoder_conf.num_blocks is {shortened(layers)}, more than {MOST_LAYERS}", where=where
+        )
     if isinstance(reads, bool):
         reads = [reads] * layers
     if not isinstance(reads, list) or len(reads) != layers or not all(each in (0, 1) for each in reads):

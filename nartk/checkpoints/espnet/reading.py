@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -112,7 +113,7 @@ def _located(path: Path) -> Located:
         weights = _named(path, files, f"{task}_model_file", where)
         return Located(weights, config, (weights.parent, path))
     for pattern in _AVERAGES:
-        found = sorted({each.resolve(): each for each in sorted(path.glob(pattern))}.values())
+        found = sorted({os.path.realpath(each): each for each in sorted(path.glob(pattern))}.values())
         if len(found) == 1:
             return Located(found[0], path / ESPNET_CONFIG, _around(path))
         if found:
@@ -135,7 +136,7 @@ def _named(folder: Path, values: JsonObject, key: str, where: str) -> Path:
             where=where,
         )
     name = values[key]
-    if not isinstance(name, str) or not is_inside(name) or not (folder / name).is_file():
+    if not isinstance(name, str) or not is_inside(name) or not os.path.isfile(folder / name):
         raise CheckpointError(f"{key} is {shortened(name)}, no file of the folder", where=where)
     return folder / name
 
@@ -225,7 +226,7 @@ def _pieces(files: Located, named_file: object) -> Path:
         beside = files.around[0] / PurePosixPath(named_file).name
         inside = [folder / named_file for folder in files.around if is_inside(named_file)]
         for path in (beside, *inside):
-            if path.is_file():
+            if os.path.isfile(path):  # False of a name that is too long
                 return path
     raise CheckpointError(
         f"its model of sentencepiece is not there, bpemodel is {shortened(named_file)}",

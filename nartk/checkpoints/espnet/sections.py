@@ -18,7 +18,9 @@ from nartk.files import JsonObject, read_file
 MOST_YAML = 5_000_000  # bytes
 _MOST_DEPTH = 20
 _MOST_VALUES = 120_000  # twice the longest list of words that ESPnet has published
-_RATE = re.compile(r"(\d+(?:\.\d+)?)k")
+_MOST_CHARACTERS = 1000  # of one value: the time to read a number in base 60 grows with its square
+_MOST_RATE = 10**9  # Hz
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)k")
 
 
 def read_yaml(path: Path, extra: str = "espnet") -> JsonObject:
@@ -41,6 +43,10 @@ def read_yaml(path: Path, extra: str = "espnet") -> JsonObject:
         for count, event in enumerate(yaml.parse(raw, Loader=loader)):
             if count > _MOST_VALUES:
                 raise CheckpointError(f"holds more than {_MOST_VALUES} values", where=where)
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > _MOST_CHARACTERS:
+                raise CheckpointError(
+                    f"has a value of {len(event.value)} characters, more than {_MOST_CHARACTERS}", where=where
+                )
             if isinstance(event, yaml.AliasEvent):
                 raise CheckpointError("has an alias, which nobody writes there", where=where)
             depth += isinstance(event, yaml.CollectionStartEvent)
@@ -126,13 +132,14 @@ def part(values: JsonObject, name: str, where: str) -> JsonObject:
 
 def sample_rate(value: object, where: str) -> int:
     """A sampling rate, such as 16000 or ``16k``, in Hz."""
+    found: object = value
     if isinstance(value, str) and (match := _RATE.fullmatch(value.strip())):
-        return round(float(match[1]) * 1000)
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    if type(value) is int:
-        return value
-    raise CheckpointError(f"frontend_conf.fs is {shortened(value)}, no rate such as 16k", where=where)
+        found = round(float(match[1]) * 1000)
+    elif isinstance(value, str) and value.strip().isdecimal():
+        found = int(value)
+    if type(found) is not int or not 1 <= found <= _MOST_RATE:
+        raise CheckpointError(f"frontend_conf.fs is {shortened(value)}, no rate such as 16k", where=where)
+    return found
 
 
 TRAINS = frozenset(

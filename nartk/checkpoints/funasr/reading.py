@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,8 +44,8 @@ from nartk.vocab import FAIRSEQ
 _ARCHITECTURE = "sanm_paraformer"
 _EXTRA = "funasr"
 _TOKENS = ("tokens.json", "tokens.txt")
-_MOST_MANIFEST, _MOST_STATISTICS, _MOST_TOKENS = 1_000_000, 5_000_000, 50_000_000  # bytes
-_NUMBERS = re.compile(r"[ \t]*[^\n]*\n\s*<LearnRateCoef>\s+\S+\s+\[([^\]]*)\]")
+_MOST_MANIFEST, _MOST_STATISTICS, _MOST_TOKENS = 1_000_000, 5_000_000, 4_000_000  # bytes
+_NUMBERS = re.compile(r"[^\n]*\n\s*<LearnRateCoef>\s+\S+\s+\[([^\]]*)\]")
 _PREFIX = "module."  # of what several devices have trained
 
 
@@ -109,9 +110,9 @@ def _manifest(folder: Path) -> dict[str, Path]:
 
 
 def _there(path: Path) -> Path:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise CheckpointError(
-            f"{path.name} is missing",
+            f"{shortened(path.name)[1:-1]} is missing",
             fix="copy it from where the model was published",
             where=str(path.parent),
         )
@@ -173,7 +174,7 @@ def _statistics(path: Path | None, features: int) -> dict[str, Array]:
         if match is None:
             raise CheckpointError(f"has no numbers of {tag}", where=str(path))
         try:
-            values = np.array([float(each) for each in match[1].split()], np.float32)
+            values = np.array([float(each) for each in match[1].split(maxsplit=features)], np.float32)
         except ValueError as error:
             raise CheckpointError(f"{tag} has {shortened(str(error))}", where=str(path)) from error
         if values.shape != (features,) or not np.isfinite(values).all():
