@@ -169,9 +169,8 @@ def test_an_output_comes_as_it_grows(corrector: Model) -> None:
         client.stream("POST", "/v1/decode", json=body) as answer,
     ):
         assert answer.headers["content-type"].startswith("text/event-stream")
-        events = [each.split("\n") for each in "".join(answer.iter_text()).strip().split("\n\n")]
-    names = [event[0].removeprefix("event: ") for event in events]
-    data = [json.loads(event[1].removeprefix("data: ")) for event in events]
+        found = events_of(answer)
+    names, data = [name for name, _ in found], [each for _, each in found]
     assert names[0] == "begin"
     assert names[-1] == "end"
     assert "partial" in names
@@ -181,6 +180,29 @@ def test_an_output_comes_as_it_grows(corrector: Model) -> None:
         word for name, each in zip(names, data, strict=True) if name == "partial" for word in each["added"]
     ]
     assert added
+
+
+def events_of(answer: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Names and data of server-sent events."""
+    found = [each.split("\n") for each in "".join(answer.iter_text()).strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in found]
+
+
+def test_a_deadline_within_a_stream_is_an_event(corrector: Model) -> None:
+    """The answer ends as HTTP does, what had ended before is there, and nothing waits behind it."""
+    long = " ".join(["I has a dog and he like me very much."] * 3)
+    body = {"lines": ["", long], "strategy": "greedy", "stream": True}
+    slow = replace(corrector, passes=SlowPasses(corrector.passes))
+    with serving(Service({"gec-en": slow}, Limits(seconds=1.0))) as client:
+        with client.stream("POST", "/v1/decode", json=body) as answer:
+            assert answer.status_code == 200
+            found = events_of(answer)
+        assert settled(client)
+    names = [name for name, _ in found]
+    assert (names[0], names[-1], names.count("error")) == ("begin", "error", 1)
+    assert "end" not in names
+    assert [data["line"] for name, data in found if name == "output"] == [0]
+    assert found[-1][1] == {"message": "not done within 1 s", "code": 504}
 
 
 def test_prefixes_and_traces(client: Any, corrector: Model) -> None:
@@ -372,6 +394,8 @@ def test_keys(corrector: Model) -> None:
         assert client.post("/v2/check", data={**check, "username": "u", "apiKey": "first"}).status_code == 200
         body = {"q": "a", "source": "en", "target": "de", "api_key": "no"}
         assert client.post("/translate", json=body).status_code == 401
+        # As LibreTranslate's and LanguageTool's own servers tell their languages to everybody.
+        assert client.get("/languages").status_code == client.get("/v2/languages").status_code == 200
         assert client.get("/health/ready").status_code == 200
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
@@ -41,7 +42,10 @@ class DecodeRequest(BaseModel, extra="forbid"):
 
 @router.post("/v1/decode")
 async def decode(asked: DecodeRequest, request: Request) -> Response:
-    """Decodes lines; with `stream` events ``partial``, and ``output`` for each line that has ended."""
+    """Decodes lines; with `stream` events ``partial``, ``output`` for each line that has ended, and ``end``.
+
+    A request that is not done by its deadline ends with ``error`` in place of ``end``.
+    """
     service: Service = request.app.state.service
     served = service.named(asked.model, TEXT)
     if asked.prefixes and len(asked.prefixes) != len(asked.lines):
@@ -91,9 +95,13 @@ def output_fields(found: Hypothesis | NartkError) -> dict[str, Any]:
 
 
 async def _behind(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The events, of which ``error`` is the last one where the answer can no longer be refused as a whole."""
     yield first
-    async for each in rest:
-        yield each
+    try:
+        async for each in rest:
+            yield each
+    except RefusedError as error:
+        yield _event("error", {"message": str(error), "code": error.status})
 
 
 async def _events(service: Service, served: Served, asked: DecodeRequest) -> AsyncIterator[str]:
@@ -101,6 +109,8 @@ async def _events(service: Service, served: Served, asked: DecodeRequest) -> Asy
     given = service.submitted(
         served, asked.lines, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
     )
+    # Not by `asyncio.timeout`, which ends the task that it begins in: an answer is sent by another one.
+    until = time.monotonic() + service.limits.seconds
     async with given as tickets:
         yield _event("begin", {"model": served.name, "lines": len(tickets)})
         lengths = [0] * len(tickets)
@@ -113,6 +123,8 @@ async def _events(service: Service, served: Served, asked: DecodeRequest) -> Asy
                 elif fields := await _grown(ticket, lengths, index):
                     yield _event("partial", fields)
             if waiting:
+                if time.monotonic() > until:
+                    raise service.too_late()
                 await asyncio.wait(
                     [asyncio.wrap_future(each.future) for each in waiting.values()],
                     timeout=_EVERY,

@@ -188,7 +188,7 @@ class Service:
         """Submits lines; what has not ended behind it is given up.
 
         Raises:
-            RefusedError: There are too many, too many wait already, it takes too long, or the server ends.
+            RefusedError: There are too many, too many wait already, or the server ends.
             NartkError: A strategy or an option is wrong.
         """
         self._admit(served, len(lines))
@@ -196,18 +196,15 @@ class Service:
         tickets: list[Ticket] = []
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                for index, line in enumerate(lines):
-                    prefix = prefixes[index] if prefixes else ""
-                    ticket = served.session.submit(
-                        line, strategy, prefix=prefix, trace=trace, index=index, **options
-                    )
-                    served.waiting += 1
-                    ticket.future.add_done_callback(partial(self._ended, loop, served, ticket))
-                    tickets.append(ticket)
-                yield tickets
-        except TimeoutError:
-            raise RefusedError(504, f"not done within {self.limits.seconds:g} s") from None
+            for index, line in enumerate(lines):
+                prefix = prefixes[index] if prefixes else ""
+                ticket = served.session.submit(
+                    line, strategy, prefix=prefix, trace=trace, index=index, **options
+                )
+                served.waiting += 1
+                ticket.future.add_done_callback(partial(self._ended, loop, served, ticket))
+                tickets.append(ticket)
+            yield tickets
         finally:
             left = [ticket for ticket in tickets if not ticket.done()]
             if left:
@@ -223,10 +220,21 @@ class Service:
         prefixes: Sequence[str] = (),
         trace: bool = False,
     ) -> list[Hypothesis | NartkError]:
-        """The output of each line, or why it has none; raises the same as `submitted`."""
+        """The output of each line, or why it has none.
+
+        Raises:
+            RefusedError, NartkError: As `submitted`, or it takes too long.
+        """
         given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
-        async with given as tickets:
-            return [await outcome(ticket) for ticket in tickets]
+        try:
+            async with asyncio.timeout(self.limits.seconds), given as tickets:
+                return [await outcome(ticket) for ticket in tickets]
+        except TimeoutError:
+            raise self.too_late() from None
+
+    def too_late(self) -> RefusedError:
+        """The error of a request that is not done by its deadline."""
+        return RefusedError(504, f"not done within {self.limits.seconds:g} s")
 
     def _admit(self, served: Served, lines: int) -> None:
         if self.is_closing:
