@@ -573,6 +573,7 @@ def test_the_real_time_factor_is_of_the_sound_that_was_read(
         (["--manifest", "list.scp"], "E305 SourceMismatch]"),
         (["text.txt", "--strict-audio"], "--strict-audio, but the model reads text"),
         (["text.txt", "--no-vad"], "--no-vad, but the model reads text"),
+        (["a.wav", "--strategy", "windows", "--vad", "energy", "--no-vad"], "--vad energy with --no-vad"),
         (["text.txt", "--root", "."], "--root without a manifest"),
         (["text.txt", "--manifest", "list.scp"], "--manifest with '{folder}/text.txt'"),
     ],

@@ -123,6 +123,11 @@ def lying(raw: bytes) -> bytes:
     return bytes(found)
 
 
+def cut_at(place: int) -> Callable[[bytes], bytes]:
+    """The first twentieths of a file."""
+    return lambda raw: raw[: len(raw) * place // 20]
+
+
 FILES: dict[str, Callable[[str], Change]] = {
     "an empty file": lambda name: written(name, b""),
     "text": lambda name: written(name, b"not a model\n" * 1000),
@@ -134,23 +139,19 @@ FILES: dict[str, Callable[[str], Change]] = {
     "a device": lambda name: elsewhere(name, lambda path, _: path.symlink_to("/dev/zero")),
     "a link to nowhere": lambda name: elsewhere(name, lambda path, _: path.symlink_to("nowhere")),
     "a link to itself": lambda name: elsewhere(name, lambda path, _: path.symlink_to(path.name)),
-    **{
-        f"{place} twentieths of it": lambda name, place=place: written(
-            name, lambda raw: raw[: len(raw) * place // 20]
-        )
-        for place in (1, 10)
-    },
+    "a twentieth of it": lambda name: written(name, cut_at(1)),
+    "half of it": lambda name: written(name, cut_at(10)),
 }
 STATES: dict[str, Callable[[bytes], bytes]] = {
     "one number of any size": tensors(one(lambda _: torch.zeros(1).expand(HUGE))),
     "a tensor without numbers": tensors(one(lambda _: torch.zeros(1)[:0])),
-    "a sparse tensor": tensors(one(lambda _: torch.sparse_coo_tensor(size=(HUGE, 8)))),
+    "a sparse tensor": tensors(one(lambda _: torch.zeros(HUGE, 8, layout=torch.sparse_coo))),
     "a tensor of nothing": tensors(one(lambda _: torch.empty(HUGE, device="meta"))),
     "a size too many": tensors(one(lambda found: found[None])),
     "complex numbers": tensors(one(lambda found: found.to(torch.complex64))),
     "NaN, legacy": tensors(one(lambda found: found * torch.nan), _use_new_zipfile_serialization=False),
     "a long name": tensors(lambda state: state.update({"x" * 10_000_000: torch.zeros(1)})),
-    "a name that is a number": tensors(lambda state: state.update({3: torch.zeros(1)})),
+    "a name that is a number": tensors(lambda state: state.update([(3, torch.zeros(1))])),
     "a state in itself": tensors(lambda state: state.update(more=state)),
     "parts that are compressed": rezipped(compressed),
     "parts of a byte": rezipped(shortened),
@@ -258,8 +259,7 @@ CASES: dict[str, Change] = {
     "funasr, words of a pipe": elsewhere("tokens.json", lambda path, _: os.mkfifo(path)),
     "funasr, words of a device": elsewhere("tokens.json", lambda path, _: path.symlink_to("/dev/zero")),
     "funasr, lines without end": lambda folder: (
-        (folder / "tokens.json").unlink(),
-        (folder / "tokens.txt").write_bytes(b"\n" * 40_000_000),
+        (folder / "tokens.json").rename(folder / "tokens.txt").write_bytes(b"\n" * 40_000_000)
     ),
     "funasr, names too deep": lambda folder: (folder / "configuration.json").write_bytes(b'{"a":' * 100_000),
     "funasr, names of a device": lambda folder: (folder / "configuration.json").write_text(

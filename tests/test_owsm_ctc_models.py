@@ -251,6 +251,8 @@ def test_the_command_decodes_long_sound(
     assert (
         "--long-form is 30, of a model that reads 2.4 s at a time. Fix: give 2.4" in capsys.readouterr().err
     )
+    assert decode_command([*arguments, "--partials"]) == 2
+    assert "chunks with a model that reads 2.4 s of sound at a time" in capsys.readouterr().err
 
 
 @needs_engine

@@ -209,6 +209,10 @@ def main(argv: Sequence[str]) -> int:
     if args.output_format in FORMATS:
         others = {"--score": args.score is not None, "--partials": args.partials}
         _require_alone(args.form_flag, "it has no times", others)
+    if vad := options.get("vad"):
+        _require_alone(
+            f"--vad {vad}", "one leaves pauses out, the other keeps them", {"--no-vad": args.no_vad}
+        )
     if args.speech is None and args.vocoder is not None:
         raise UsageError("--vocoder without --speech", fix="give both")
     if args.speech is not None:

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
-from nartk.errors import StrategyMismatchError
+from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.fires import Window
 from nartk.protocols.hypothesis import Hypothesis
 from nartk.protocols.outputs import NO_TEXT, Output
@@ -286,6 +286,11 @@ def buffers_of(
             fix="name a CTC model or a Paraformer of speech",
         )
     require_positions(model)
+    if model.sound is not None and model.sound.fill:
+        raise StrategyMismatchError(
+            f"chunks with a model that reads {model.sound.fill:g} s of sound at a time",
+            fix=f"decode whole recordings, long ones with {named('long_form', f'{model.sound.fill:g}')}",
+        )
     buffers = Buffers.of_time(
         chunk_ms=chunk_ms,
         left_ms=left_ms,
