@@ -11,6 +11,7 @@ from nartk.decoders.search.beam_drafts import DRAFTS, make_beam_drafter
 from nartk.decoders.search.beam_rows import Ranking
 from nartk.decoders.search.beam_search import BeamSearch
 from nartk.decoders.search.fusion import AddedScores, Diversity, Fusion, NGramScores
+from nartk.decoders.search.interleaved import Interleaved
 from nartk.errors import UsageError, named
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.protocols.passes import PassScorer
@@ -92,9 +93,10 @@ class BeamStrategy(WithLanguageModel, Constrained):
     )
 
     def __post_init__(self) -> None:
-        if self.beam_groups > 1 and (self.beam_size % self.beam_groups or self.renormalize):
+        is_renormalized = self.renormalize and self.interleaved() is None
+        if self.beam_groups > 1 and (self.beam_size % self.beam_groups or is_renormalized):
             groups = named("beam_groups", self.beam_groups)
-            if self.renormalize:
+            if is_renormalized:
                 raise UsageError(f"{groups} with {named('renormalize', True)}", fix="leave one of them out")
             raise UsageError(
                 f"{groups} of {self.beam_size} hypotheses, which is no multiple", fix="give equal groups"
@@ -111,25 +113,32 @@ class BeamStrategy(WithLanguageModel, Constrained):
     def begin(self, scorer: PassScorer, batching: Batching) -> Run:
         """Begins a run. Its `batching` counts sentences, each of which has `beam_size` hypotheses."""
         vocab, is_greedy = scorer.vocab, self.beam_size == 1
-        size = self.beam_size // self.beam_groups
+        interleaved = None if is_greedy else self.interleaved()
+        groups = 1 if interleaved is not None else max(self.beam_groups, 1)
+        size = self.beam_size // groups
         added, rules = self.added(scorer), self.constraints(vocab)
         only_best = is_greedy and not added
         constraints = BeamConstraints(rules, vocab.eos, only_best, renormalize=self.renormalize)
         constraints = constraints.of_run(scorer)
-        if self.beam_groups > 1:
+        if groups > 1:
             added = [*added, Diversity(constraints, self.diversity_penalty, size, vocab.pad)]
         stopping = "first" if is_greedy else self.early_stopping
         return BeamSearch(
             scorer,
             constraints,
-            Ranking(size, vocab.ends, self.length_penalty, stopping, counts_ended=self.beam_groups > 1),
+            Ranking(size, vocab.ends, self.length_penalty, stopping, counts_ended=groups > 1),
             batching,
             nbest=self.nbest,
             drafter=make_beam_drafter(scorer, self.draft, self.max_draft),
             fusion=Fusion(added) if added else None,
-            groups=self.beam_groups,
+            groups=groups,
+            interleaved=interleaved,
             candidates=self.candidates if self.lm else 0,
         )
+
+    def interleaved(self) -> Interleaved | None:
+        """Groups as fairseq has them, which a subclass may have; None: those of Hugging Face's `generate`."""
+        return None
 
     def added(self, scorer: PassScorer) -> list[AddedScores[Any]]:
         """Scores that are added to the model's; a subclass may add more."""

@@ -43,7 +43,8 @@ ALIASES = {
     "length_penalty": ("lenpen",),
     "max_len": ("max_new_tokens",),
     "nbest": ("num_return_sequences",),
-    "beam_groups": ("num_beam_groups",),
+    "beam_groups": ("num_beam_groups", "diverse_beam_groups"),
+    "diversity_penalty": ("diverse_beam_strength",),
     "no_source_ngram": ("encoder_no_repeat_ngram_size",),
     "rules": ("as",),
 }

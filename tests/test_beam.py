@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support import fairseq_host
 from support.beams import outputs, textbook
 from support.real_passes import RealPasses, engine_of, network_of
 from support.realtable import random_transformer
 from support.scripted_passes import (
     EOS,
-    PAD,
     ScriptedPasses,
     Table,
     TablePasses,
@@ -394,34 +394,12 @@ def test_cells_change_nothing(name: str, device: torch.device) -> None:
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
 @pytest.mark.parametrize(("penalty", "n"), [(1.0, 0), (0.0, 0), (0.6, 0), (2.0, 0), (1.0, 2), (1.0, 3)])
 def test_it_outputs_what_fairseq_does(penalty: float, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nartk import _fairseq_hook
-
-    _fairseq_hook.install()
-    pytest.importorskip("fairseq", reason="fairseq is not installed")
-    from fairseq.data import Dictionary
-    from fairseq.sequence_generator import SequenceGenerator
-
-    from nartk.tasks.transformer import FairseqTransformer
-
+    fairseq_host.require_fairseq()
     longest, k = 30, 4
-    words = [f"w{i}" for i in range(30)]
-    vocab = Vocab.from_words(words)
-    dictionary = Dictionary()
-    for word in words:
-        dictionary.add_symbol(word)
-    assert (dictionary.bos(), dictionary.pad(), dictionary.eos()) == (BOS, PAD, EOS)
+    vocab = Vocab.from_words([f"w{i}" for i in range(30)])
     core = random_transformer(2, len(vocab))
-    theirs = FairseqTransformer(core.config, dictionary, dictionary).eval()
-    theirs.core.load_state_dict(core.state_dict())
-    generator = SequenceGenerator(
-        [theirs],
-        dictionary,
-        beam_size=k,
-        max_len_a=0,
-        max_len_b=longest - 1,
-        min_len=0,
-        len_penalty=penalty,
-        no_repeat_ngram_size=n,
+    generator = fairseq_host.sequence_generator(
+        core, beam_size=k, max_len_b=longest - 1, len_penalty=penalty, no_repeat_ngram_size=n
     )
     if n:
         # On a CPU, fairseq 0.12.2 takes the padding after the words for the words before, and bans nothing.
@@ -436,11 +414,8 @@ def test_it_outputs_what_fairseq_does(penalty: float, n: int, monkeypatch: pytes
     requests = [Request(i, source, longest) for i, source in enumerate(sources)]
     strategy = beam(beam_size=k, nbest=k, length_penalty=penalty, no_repeat_ngram=n, early_stopping="first")
     found = decode(strategy, engine_of(core, vocab), requests)
-    width = max(map(len, sources))
-    tokens = torch.tensor([[PAD] * (width - len(source)) + list(source) for source in sources])
-    net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(source) for source in sources])}
     compared = 0
-    for result, wanted in zip(found, generator.generate([theirs], {"net_input": net_input}), strict=True):
+    for result, wanted in zip(found, fairseq_host.generated(generator, sources), strict=True):
         if max(map(len, outputs(result))) == longest:
             continue  # cut off: fairseq puts eos there
         compared += 1

@@ -36,6 +36,7 @@ FILES = ("shortlist", "shortlist_first", "shortlist_best")
 
 def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
     """The flags that ask for rules."""
+    strength = rules.momentum.strength
     return {
         "suppress_ids": " / ".join(" ".join(map(str, each)) for each in rules.forbidden),
         "suppress_first_ids": " ".join(map(str, rules.suppressed_first)),
@@ -46,6 +47,7 @@ def flags_of(rules: Constraints, vocab: Vocab) -> dict[str, Any]:
         "no_repeat_ngram": rules.no_repeat_ngram,
         "no_source_ngram": rules.no_source_ngram,
         "suppress": " / ".join(vocab.to_words(rules.suppressed)),
+        **({"momentum": strength, "momentum_top": rules.momentum.top} if strength else {}),
     }
 
 

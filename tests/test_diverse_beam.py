@@ -2,6 +2,7 @@
 
 It is also that of `generate` of transformers 4.46.3, which still has it itself: 72
 searches of random T5s, with and without drafts, gave the same outputs and scores.
+`diverse-beam` is fairseq's own on the same model.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from support import fairseq_host
+from support.engine_models import TYPES, on_engine
 from support.joint import LM
 from support.realtable import EOS, PAD, random_transformer
 from support.scorers import TransformerReference
@@ -21,6 +24,7 @@ from support.scripted_passes import decode
 
 from nartk.checkpoints.generation import read_generation, with_generation
 from nartk.decoders.graphs.ngram_lm import read_arpa
+from nartk.decoders.search import interleaved
 from nartk.errors import UnsupportedCheckpointError, UsageError
 from nartk.protocols.hypothesis import Request
 from nartk.registry import make_strategy
@@ -183,3 +187,111 @@ def test_a_models_groups_give_way_to_a_users_beam() -> None:
     fields = {"num_beams": 6, "num_beam_groups": 3, "renormalize_logits": True, "eos_token_id": 2}
     with pytest.raises(UnsupportedCheckpointError, match="renormalize_logits"):
         read_generation({}, fields)
+
+
+# `diverse-beam`: fairseq's rules.
+
+
+def requests_of(seed: int, longest: int) -> list[Request]:
+    rng = random.Random(seed)
+    sources = [(*(rng.randrange(4, WORDS) for _ in range(rng.randint(1, 9))), EOS) for _ in range(12)]
+    return [Request(i, source, longest) for i, source in enumerate(sources)]
+
+
+def fairseq_mismatches(k: int, groups: int, strength: float, power: float, **changed: Any) -> tuple[int, int]:
+    """Sentences whose outputs and scores are not fairseq's, and sentences that were compared."""
+    wrong = compared = 0
+    for seed in range(2):
+        core, requests = random_transformer(seed, WORDS), requests_of(seed, 20)
+        generator = fairseq_host.sequence_generator(
+            core, diverse=(groups, strength), beam_size=k, max_len_b=19, len_penalty=power
+        )
+        options = {"beam_size": k, "beam_groups": groups, "diversity_penalty": strength, "nbest": k}
+        strategy = make_strategy("diverse-beam", {**options, "length_penalty": power, **changed})
+        found = decode(strategy, TransformerReference(core, VOCAB), requests, batch_size=5)
+        theirs = fairseq_host.generated(generator, [request.source for request in requests])
+        for result, wanted in zip(found, theirs, strict=True):
+            if max(len(each.tokens) for each in result.hypotheses) == 20:
+                continue  # cut off: fairseq puts eos there
+            compared += 1
+            same = [each.tokens for each in result.hypotheses] == [
+                tuple(each["tokens"].tolist()) for each in wanted
+            ]
+            wrong += not same or any(
+                not math.isclose(mine.score or 0.0, float(his["score"]), abs_tol=1e-4)
+                for mine, his in zip(result.hypotheses, wanted, strict=True)
+            )
+    return wrong, compared
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize("strength", [0.0, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize(("k", "groups"), [(4, 2), (6, 2), (6, 3), (4, 4), (6, 6)])
+def test_diverse_beam_outputs_what_fairseq_does(k: int, groups: int, strength: float) -> None:
+    fairseq_host.require_fairseq()
+    draft = {"draft": "both"} if k == 6 else {}
+    wrong, compared = fairseq_mismatches(k, groups, strength, 1.0 if groups == 2 else 0.0, **draft)
+    assert wrong == 0
+    assert compared > 10
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+@pytest.mark.parametrize(
+    "changed",
+    [{"diversity_penalty": 0.4}, {"beam_groups": 2}, {"early_stopping": "false"}, {"length_penalty": 0.2}],
+    ids=str,
+)
+def test_another_setting_than_fairseqs_is_noticed(changed: dict[str, Any]) -> None:
+    fairseq_host.require_fairseq()
+    assert fairseq_mismatches(6, 3, 0.5, 1.0, **changed)[0] > 0
+
+
+@pytest.mark.filterwarnings("ignore")  # fairseq's own
+def test_counting_only_what_goes_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face's rule, by which a word pays for the hypotheses that go on."""
+    fairseq_host.require_fairseq()
+
+    class Survivors(Counter[int]):
+        def update(self, words: Any = (), /, **_: Any) -> None:
+            super().update([word for word in words or () if word != EOS][:2])
+
+    monkeypatch.setattr(interleaved, "Counter", Survivors)
+    assert fairseq_mismatches(6, 3, 0.5, 1.0)[0] > 0
+
+
+def bits(results: Any) -> Any:
+    return [[(each.tokens, each.score, each.positional_scores) for each in r.hypotheses] for r in results]
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_one_group_is_beam_search_and_batches_change_no_bit(type: str) -> None:
+    different = 0
+    for seed in range(2):
+        scorer, requests = on_engine(random_transformer(seed, WORDS), type=type), requests_of(seed, 12)
+        first = {"beam_size": 4, "nbest": 4, "early_stopping": "first"}
+        one = decode(
+            make_strategy("diverse-beam", first | {"beam_groups": 1}), scorer, requests, batch_size=3
+        )
+        beam = bits(decode(make_strategy("beam", first), scorer, requests, batch_size=12))
+        assert bits(one) == beam
+        four = make_strategy("diverse-beam", {"beam_size": 4, "nbest": 4})
+        alone = bits(decode(four, scorer, requests, batch_size=1))
+        assert bits(decode(four, scorer, requests, batch_size=5)) == alone
+        different += alone != beam
+    assert different == 2
+
+
+def test_a_forced_output_comes_once() -> None:
+    request = Request(0, (5, 6, EOS), 3, prefix=(7, 8, 9))
+    scorer = TransformerReference(random_transformer(1, WORDS), VOCAB)
+    (result,) = decode(make_strategy("diverse-beam", {"nbest": 5}), scorer, [request], batch_size=1)
+    assert [each.tokens for each in result.hypotheses] == [(7, 8, 9)]
+
+
+def test_fairseqs_names_of_its_options_are_accepted() -> None:
+    strategy = make_strategy(
+        "diverse-beam", {"beam": 6, "diverse_beam_groups": 3, "diverse_beam_strength": 0.2}
+    )
+    assert (strategy.beam_size, strategy.beam_groups, strategy.diversity_penalty) == (6, 3, 0.2)
+    with pytest.raises(UsageError, match="beam_groups=2 of 5 hypotheses, which is no multiple"):
+        make_strategy("diverse-beam", {"beam_groups": 2})

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nartk.decoders.loop.constraints import Constraints
+from nartk.decoders.loop.momentum import TOP, Momentum
 from nartk.decoders.loop.shortlist import BEST, FIRST, ShortlistFile
 from nartk.decoders.strategy import Strategy
 from nartk.errors import UsageError, named
-from nartk.registry import HEAVIEST, option, options_of
+from nartk.registry import HEAVIEST, WIDEST, option, options_of
 from nartk.vocab import Vocab
 
 if TYPE_CHECKING:
@@ -149,6 +150,37 @@ class Constrained(Strategy):
             value = getattr(self, name)
             if item.metadata["does_nothing"] and value != item.default:
                 raise UsageError(f"{named(name)} is {value!r}, but {why}", fix="leave one of them out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestWords(Constrained):
+    """Base of the strategies whose words are the best ones, neither drawn nor chosen for a whole output."""
+
+    own: ClassVar[frozenset[str]] = Constrained.own | {"momentum", "momentum_top"}
+
+    momentum: float = option(
+        0.0,
+        "momentum decoding: what a word costs that the output holds, probability, and up to six times that "
+        "where it repeats an n-gram; the authors have 0.2",
+        low=0.0,
+        high=HEAVIEST,
+        does_nothing=True,
+    )
+    momentum_top: int = option(
+        TOP,
+        "words that are compared with --momentum, the likeliest",
+        low=1,
+        high=WIDEST,
+        does_nothing=True,
+    )
+
+    def constraints(self, vocab: Vocab) -> Constraints:
+        if not self.momentum and self.momentum_top != TOP:
+            raise UsageError(
+                f"{named('momentum_top')} is {self.momentum_top}, but repetitions cost nothing",
+                fix=f"give {named('momentum')}, such as 0.2",
+            )
+        return replace(super().constraints(vocab), momentum=Momentum(self.momentum, self.momentum_top))
 
 
 def _pieces(text: str, output: OutputProcessor) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from nartk.decoders.loop.momentum import GREEDY, Momentum
 from nartk.decoders.loop.packing import levels_of
 from nartk.decoders.loop.rows import Known
 from nartk.decoders.loop.shortlist import Shortlist, ShortlistFile, open_shortlist
@@ -44,6 +45,7 @@ class Constraints:
         min_len: Shortest output, tokens without eos; 0: any.
         repetition_penalty: Logits of words that the output holds are divided by it where they are above 0 and
             multiplied elsewhere (Keskar et al. 2019, arXiv:1909.05858, section 4.1); 1: none.
+        momentum: Rule of greedy search by which repeated words pay in probability.
         suppressed: Words that are never output.
         forbidden: Sequences of words that no output holds, none empty.
         no_repeat_ngram: Length of n-grams that never recur in an output; 0: all may.
@@ -57,6 +59,7 @@ class Constraints:
 
     min_len: int = 0
     repetition_penalty: float = 1.0
+    momentum: Momentum = GREEDY
     suppressed: tuple[int, ...] = ()
     forbidden: tuple[tuple[int, ...], ...] = ()
     no_repeat_ngram: int = 0
@@ -80,7 +83,7 @@ class Constraints:
 
     @property
     def are_penalizing(self) -> bool:
-        return self.repetition_penalty != 1.0
+        return self.repetition_penalty != 1.0 or self.momentum.strength > 0
 
     @property
     def are_forcing(self) -> bool:
@@ -145,7 +148,7 @@ class Constraints:
         """
         found = self.penalize(logits, output)
         found[[*banned]] = -np.inf
-        word = int(found.argmax())  # of equal ones the first
+        word = self.momentum.best(found, output[1:]) if self.momentum.strength else int(found.argmax())
         return word, log_prob(logits, word)
 
 

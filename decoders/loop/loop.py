@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import ClassVar
 
 from nartk.decoders.loop.acceptance import Acceptance, ArgmaxAcceptance, Verdict, Verified
-from nartk.decoders.loop.constrained import Constrained
+from nartk.decoders.loop.constrained import BestWords
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.loop.drafter import NO_DRAFT, Drafter, combined, verifiable
 from nartk.decoders.loop.length import DraftLength
@@ -69,7 +69,7 @@ class DraftAndVerify(Strategy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveDrafts(Constrained, DraftAndVerify):
+class AdaptiveDrafts(BestWords, DraftAndVerify):
     """Base of strategies whose output is greedy search's, so that drafts may have any length."""
 
     promise = IDENTICAL

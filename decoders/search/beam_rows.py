@@ -138,8 +138,10 @@ class BeamGroup:
         length = len(before[0].tokens) + 1
         is_last = length >= longest
         for rank, (total, at, word, log_prob, added) in enumerate(zip(*found, strict=True)):
-            if total == -math.inf or len(live) == k:
+            if len(live) == k:
                 break
+            if total == -math.inf:
+                continue
             parent = before[at]
             tokens, log_probs = [*parent.tokens, word], [*parent.log_probs, log_prob]
             added += parent.added
@@ -166,7 +168,7 @@ class BeamGroup:
         self.finished = ranking.kept(self.finished, ended)
         self.ended = is_last or not live
         if not self.ended:
-            best = found.totals[0] if ranking.counts_ended else live[0].total
+            best = found.totals[0] if ranking.counts_ended else max(beam.total for beam in live)
             self.ended = ranking.is_done(self.finished, best, length, longest)
 
 

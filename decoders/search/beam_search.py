@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from nartk.decoders.loop.drafter import verifiable
 from nartk.decoders.loop.packing import Packed, pack
@@ -23,9 +25,25 @@ from nartk.decoders.search.beam_constraints import BeamConstraints
 from nartk.decoders.search.beam_drafts import BeamDrafter
 from nartk.decoders.search.beam_rows import Beam, BeamGroup, BeamRow, Candidates, Ranking
 from nartk.decoders.search.fusion import Fusion
+from nartk.decoders.search.interleaved import Interleaved
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.passes import ROOT, FloatArray, IntArray, PassScorer, Scores, Want
 from nartk.protocols.runs import ACCEPT, DRAFT, ENCODE, VERIFY, Batching
+
+
+class Scored(NamedTuple):
+    """Words that may follow the hypotheses of B groups, all [B,k,C].
+
+    Attributes:
+        words, log_probs: C words after each hypothesis, and their log-probabilities.
+        added: Scores of them that these leave out, nats; None: there are none.
+        totals: `Beam.total` of the outputs with them.
+    """
+
+    words: IntArray
+    log_probs: npt.NDArray[np.floating]
+    added: FloatArray | None
+    totals: npt.NDArray[np.float64]
 
 
 class BeamSearch(RowRun[BeamRow]):
@@ -37,6 +55,7 @@ class BeamSearch(RowRun[BeamRow]):
         nbest: Hypotheses given back.
         fusion: Adds scores to the model's; None: nothing.
         groups: Groups of hypotheses of a sentence, each with k.
+        interleaved: Chooses the continuations of one group's hypotheses in groups of its own, or None.
         candidates: Words after each hypothesis that are read, at least.
     """
 
@@ -51,6 +70,7 @@ class BeamSearch(RowRun[BeamRow]):
         drafter: BeamDrafter | None = None,
         fusion: Fusion | None = None,
         groups: int = 1,
+        interleaved: Interleaved | None = None,
         candidates: int = 0,
     ) -> None:
         super().__init__(scorer, batching)
@@ -58,7 +78,10 @@ class BeamSearch(RowRun[BeamRow]):
         self.words, self.k, self.fusion, self.groups = len(scorer.vocab), ranking.k, fusion, groups
         # More than k of one hypothesis cannot go on, the others that count end, and those that earlier groups
         # have taken may fall behind others.
-        least = groups * self.k + len(ranking.ends)
+        # Of candidates that pay among themselves all have to be known.
+        self.most = (1 + len(ranking.ends)) * self.k
+        self.interleaved = interleaved
+        least = groups * self.k + len(ranking.ends) if interleaved is None else self.most
         self.wanted = Want(top=min(max(least, candidates), self.words))
 
     def admit(self, request: Request) -> None:
@@ -155,6 +178,24 @@ class BeamSearch(RowRun[BeamRow]):
         self, groups: Sequence[BeamGroup], top: IntArray, log_probs: FloatArray
     ) -> Iterator[Candidates]:
         """The best continuations of each group [B]: k, and as many more as may end."""
+        words, each, added, sums = self._scored(groups, top, log_probs)
+        count, k, width = words.shape
+        if self.interleaved is not None:
+            rest = np.zeros(words.shape) if added is None else added
+            parts = zip(words, each, rest, sums, strict=True)
+            return (
+                self.interleaved.candidates(group.live, *part, self.most)
+                for group, part in zip(groups, parts, strict=True)
+            )
+        sums = sums.reshape(count, k * width)
+        best = np.argsort(-sums, axis=1, kind="stable")[:, : self.most]  # of equal ones the first
+        at = best + np.arange(0, sums.size, k * width)[:, None]
+        rest = np.zeros(at.shape) if added is None else added.ravel()[at]
+        columns = sums.ravel()[at], best // width, words.ravel()[at], each.ravel()[at], rest
+        return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
+
+    def _scored(self, groups: Sequence[BeamGroup], top: IntArray, log_probs: FloatArray) -> Scored:
+        """Words that may follow the hypotheses of groups [B]; minus infinity is where there is none."""
         k, count = self.k, len(groups)
         nodes = np.zeros((count, k), np.int64)
         totals = np.full((count, k), -np.inf)
@@ -164,15 +205,8 @@ class BeamSearch(RowRun[BeamRow]):
         words, each, added = top[nodes], log_probs[nodes], None  # [B,k,C]
         if self.fusion is not None:
             words, each, added = self.fusion.added_to(groups, words, each)
-        width = words.shape[2]
         sums = (each if added is None else each + added) + totals[:, :, None]
-        sums = sums.reshape(count, k * width)
-        most = (1 + len(self.ranking.ends)) * k
-        best = np.argsort(-sums, axis=1, kind="stable")[:, :most]  # of equal ones the first
-        at = best + np.arange(0, sums.size, k * width)[:, None]
-        rest = np.zeros(at.shape) if added is None else added.ravel()[at]
-        columns = sums.ravel()[at], best // width, words.ravel()[at], each.ravel()[at], rest
-        return map(Candidates._make, zip(*(column.tolist() for column in columns), strict=True))
+        return Scored(words, each, added, sums)
 
     def _commit(self, rows: list[BeamRow], nodes: Nodes, scores: Scores) -> None:
         """Keeps the cells that the hypotheses of each sentence stand on, in a context each.

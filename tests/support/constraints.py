@@ -6,6 +6,7 @@ import math
 import random
 
 from nartk.decoders.loop.constraints import Constraints
+from nartk.decoders.loop.momentum import Momentum
 from nartk.protocols.hypothesis import Request
 from support.scripted_passes import (
     EOS,
@@ -33,6 +34,8 @@ def constrained_greedy(table: Table, request: Request, rules: Constraints) -> li
             if word in rules.suppressed or first or early or bad or recurs or copies:
                 scores[word] = -math.inf
         best = scores.index(max(scores))
+        if rules.momentum.strength:
+            best = best_by_momentum(scores, output, rules.momentum.strength, rules.momentum.top)
         if len(output) < len(request.prefix):
             best = request.prefix[len(output)]
         if not output and rules.forced_bos >= 0:
@@ -41,6 +44,21 @@ def constrained_greedy(table: Table, request: Request, rules: Constraints) -> li
             best = EOS
         output.append(best)
     return output
+
+
+def best_by_momentum(scores: list[float], output: list[int], strength: float, top: int) -> int:
+    """The best of the likeliest words by probability less what the n-gram costs that it would repeat."""
+    total = math.fsum(math.exp(score) for score in scores)
+    ranked = sorted(range(len(scores)), key=lambda word: (-scores[word], word))
+    found: list[tuple[float, int]] = []
+    for word in ranked[:top]:
+        said = [*output, word]
+        repeated = [n for n in range(1, 6) if any(said[i : i + n] == said[-n:] for i in range(len(said) - n))]
+        cost = strength * {0: 0, 1: 1, 2: 3, 3: 4, 4: 5, 5: 6}[max(repeated, default=0)]
+        if scores[word] > -math.inf:
+            found.append((math.exp(scores[word]) / total - cost, word))
+    best = max(value for value, _ in found)
+    return next(word for value, word in found if value == best)
 
 
 def random_rules(rng: random.Random, words: int) -> Constraints:
@@ -57,4 +75,5 @@ def random_rules(rng: random.Random, words: int) -> Constraints:
         forced_bos=rng.choice([-1, rng.randrange(3, words)]),
         forced_eos=rng.choice([False, True]),
         suppressed_first=tuple(rng.sample(range(3, words), rng.choice([0, 4]))),
+        momentum=rng.choice([Momentum(), Momentum(rng.choice([0.02, 0.2, 1.5]), rng.choice([1, 2, 5, 40]))]),
     )

@@ -96,6 +96,35 @@ def logits(model: Any, source: Tensor, target: Tensor) -> Tensor:
         return model(source, source.ne(PAD).sum(1), target)[0]
 
 
+def sequence_generator(core: Transformer, *, diverse: tuple[int, float] | None = None, **options: Any) -> Any:
+    """fairseq's SequenceGenerator of a nartk Transformer.
+
+    Args:
+        diverse: Number of groups and strength of diverse beam search; None: beam search.
+        options: Those of the generator.
+    """
+    from fairseq.search import DiverseBeamSearch
+    from fairseq.sequence_generator import SequenceGenerator
+
+    from nartk.tasks.transformer import FairseqTransformer
+
+    dictionary = _dictionary(core.config.tgt_vocab)
+    theirs = FairseqTransformer(core.config, dictionary, dictionary).eval()
+    theirs.core.load_state_dict(core.state_dict())
+    if diverse is not None:
+        options["search_strategy"] = DiverseBeamSearch(dictionary, *diverse)
+    return SequenceGenerator([theirs], dictionary, max_len_a=0, min_len=0, **options)
+
+
+def generated(generator: Any, sources: Sequence[Sequence[int]]) -> list[list[dict[str, Tensor]]]:
+    """Hypotheses of each source, best first."""
+    width = max(map(len, sources))
+    tokens = torch.tensor([[PAD] * (width - len(source)) + list(source) for source in sources])
+    net_input = {"src_tokens": tokens, "src_lengths": torch.tensor([len(source) for source in sources])}
+    found: list[list[dict[str, Tensor]]] = generator.generate([], {"net_input": net_input})
+    return found
+
+
 def save(path: Path, options: Namespace, tensors: dict[str, Tensor], **extra: Any) -> Path:
     """Writes a checkpoint laid out as fairseq 0.12.2 does."""
     state = {
