@@ -15,8 +15,8 @@ class DiverseBeam(BeamStrategy):
     The outputs and scores are those of fairseq 0.12.2's DiverseBeamSearch, where none reaches `max_len`,
     behind which fairseq adds an eos. What it pays stays in a hypothesis' score; `positional_scores` are the
     model's own, where fairseq's hold the price. ``beam`` with groups follows Hugging Face's `generate`
-    instead: there a word pays for hypotheses that go on and not for all candidates, the price of a word is
-    not for all candidates of a group, each group ends by itself, and no hypothesis changes its group.
+    instead: there a word pays for hypotheses that go on and not for all candidates, each group ends by
+    itself, and no hypothesis changes its group.
 
     With `diversity_penalty` 0 all groups find the same hypotheses; with one group this is ``beam``.
     """

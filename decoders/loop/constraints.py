@@ -151,6 +151,20 @@ class Constraints:
         word = self.momentum.best(found, output[1:]) if self.momentum.strength else int(found.argmax())
         return word, log_prob(logits, word)
 
+    def ranked(
+        self, logits: FloatArray, output: Sequence[int], banned: Sequence[int], count: int
+    ) -> tuple[list[int], list[float], list[float]]:
+        """The best words after the start token and an output by logits [V], at most `count` that may follow.
+
+        With them come their probabilities of those that are left, and log-probabilities under the model.
+        """
+        found = self.penalize(logits, output).astype(np.float64)
+        found[[*banned]] = -np.inf
+        words = np.argsort(-found, kind="stable")[:count]  # of equal ones the first
+        words = words[: max(int((found[words] > -np.inf).sum()), 1)]
+        probs = np.exp(found[words] - np.logaddexp.reduce(found))
+        return words.tolist(), probs.tolist(), [log_prob(logits, word) for word in words.tolist()]
+
 
 def repeating(output: Sequence[int], n: int) -> list[int]:
     """The words after which the last n tokens of an output would have occurred in it before."""
