@@ -13,7 +13,7 @@ from nartk.registry import WIDEST, option, register_decoder
 
 @register_decoder("contrastive")
 class Contrastive(Constrained):
-    """Takes of the k likeliest words the one that is likely and unlike all that was said.
+    """Takes of the k likeliest words the one that is likely and unlike the output so far.
 
     A word v scores ``(1 - a) p(v) - a max_j cos(h_v, h_j)``: h_v are the features that the output layer reads
     once v is fed, h_j those of the start token and the tokens before (equation 5 of the paper). A pass feeds
@@ -33,7 +33,7 @@ class Contrastive(Constrained):
 
     penalty_alpha: float = option(
         0.6,
-        "a, weight of a word's likeness to what was said; 1 - a is its probability's; 0: greedy search",
+        "a, weight of a word's likeness to the output so far; 1 - a is its probability's; 0: greedy search",
         low=0.0,
         high=1.0,
         implies=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,13 @@ from support.realtable import EOS, random_transformer
 from support.scorers import TransformerReference
 from support.scripted_passes import decode, outputs_of
 
+from nartk.checkpoints.hugging_face.text import read_network
+from nartk.checkpoints.tensors import pack_tensors
 from nartk.decoders.loop.constraints import Constraints, RowConstraints
 from nartk.decoders.search import contrastive_search
 from nartk.decoders.search.contrastive_search import ContrastiveSearch
 from nartk.errors import UsageError
+from nartk.files import Folder
 from nartk.models.transformer import Transformer
 from nartk.protocols.hypothesis import Request
 from nartk.protocols.runs import Batching, run_through
@@ -91,6 +95,28 @@ def test_outputs_are_those_of_brute_force(side: str) -> None:
     wrong, moved = mismatches(side, SETTINGS)
     assert wrong == 0
     assert moved > 10
+
+
+def test_outputs_are_those_of_transformers(tmp_path: Path) -> None:
+    """Of its version 4.46.3, on the weights of a BART."""
+    oracle = np.load(Path(__file__).parent / "oracles" / "contrastive.npz")
+    (tmp_path / "config.json").write_text(str(oracle["config"]), encoding="utf-8")
+    weights = {name[8:]: oracle[name] for name in oracle if name.startswith("weights/")}
+    (tmp_path / "model.safetensors").write_bytes(b"".join(pack_tensors(weights)))
+    config, tensors = read_network(Folder(tmp_path))
+    model = Transformer(config).eval()
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
+    vocab = Vocab(tuple(map(str, range(config.tgt_vocab))), pad=config.pad, eos=EOS, unk=-1, bos=-1)
+    scorer = TransformerReference(model, vocab, start_token=EOS)
+    sources = [tuple(row[row >= 0].tolist()) for row in oracle["sources"]]
+    requests = [Request(i, source, oracle["outputs"].shape[2]) for i, source in enumerate(sources)]
+    greedy, moved = outputs_of(decode(make_strategy("greedy", {}), scorer, requests)), 0
+    for (alpha, k), rows in zip(oracle["settings"].tolist(), oracle["outputs"], strict=True):
+        strategy = make_strategy("contrastive", {"penalty_alpha": alpha, "top_k": int(k)})
+        found = outputs_of(decode(strategy, scorer, requests, batch_size=5))
+        assert found == [row[row >= 0].tolist() for row in rows]
+        moved += found != greedy
+    assert moved == 3
 
 
 def test_a_repetition_penalty_changes_probabilities() -> None:

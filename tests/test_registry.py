@@ -159,8 +159,16 @@ def test_options_have_their_names_in_other_programs() -> None:
 @pytest.mark.parametrize(
     ("name", "option", "hint"),
     [
-        ("greedy", "num_beams", "it is an option of beam, ctc-beam, dag-beam, diverse-beam, joint-ctc, windows; "),
-        ("iad", "num_beam", "did you mean num_beams of beam, ctc-beam, dag-beam, diverse-beam, joint-ctc, windows? "),
+        (
+            "greedy",
+            "num_beams",
+            "it is an option of beam, ctc-beam, dag-beam, diverse-beam, joint-ctc, windows; ",
+        ),
+        (
+            "iad",
+            "num_beam",
+            "did you mean num_beams of beam, ctc-beam, dag-beam, diverse-beam, joint-ctc, windows? ",
+        ),
         ("greedy", "max_lem", "did you mean max_len? "),
         ("greedy", "nonsense_of_mine", "it knows "),
     ],

@@ -1,4 +1,4 @@
-"""Contrastive search over passes: feed the likeliest words, choose the one that is least like what was said.
+"""Contrastive search over passes: feed the likeliest words, choose the one least like the output so far.
 
 Symbols: k candidates of a sentence, n scored tokens of a pass, V words, D features, t tokens before a word.
 """
@@ -43,12 +43,12 @@ class ContrastiveRow(Row):
     """A sentence in the batch.
 
     Attributes:
-        candidates: What the next pass feeds; their tokens follow the cells of the row's context.
-        said: Features of the output so far, start token and prompt included, each of length 1: [t,D].
+        candidates: Words that the next pass feeds; their tokens follow the cells of the row's context.
+        features: Features of the output so far, start token and prompt included, each of length 1: [t,D].
     """
 
     candidates: list[Candidate] = field(default_factory=list)
-    said: list[_Wide] = field(default_factory=list)
+    features: list[_Wide] = field(default_factory=list)
 
 
 class ContrastiveSearch(RowRun[ContrastiveRow]):
@@ -114,7 +114,7 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
             row.cells += best.end + 1 - best.begin
             if self.k > 1:
                 nodes = slice(best.node - best.pending, best.node + 1)
-                row.said += [*_of_length_1(scores.hidden[nodes])]
+                row.features += [*_of_length_1(scores.hidden[nodes])]
         self._extend(rows, chosen, fed, left)
         ended = {row.context for row in rows if row.ended}
         self.scorer.commit(scores, [i for i in kept if packed.work.contexts[i] not in ended])
@@ -134,7 +134,7 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
         if len(row.candidates) > 1:
             probs = np.array([each.prob for each in row.candidates])
             new = _of_length_1(scores.hidden[[each.node for each in row.candidates]])
-            likeness = np.einsum("kd,td->kt", new, np.array(row.said)).max(1)  # no BLAS, whose sums vary
+            likeness = np.einsum("kd,td->kt", new, np.array(row.features)).max(1)  # no BLAS, whose sums vary
             best = row.candidates[int(((1 - self.alpha) * probs - self.alpha * likeness).argmax())]
         self._take(row, best)
         return best

@@ -27,7 +27,7 @@ class Interleaved:
 
     Attributes:
         groups: G, which divides k.
-        penalty: What a word costs for each candidate that has it, nats; it stays in the score.
+        penalty: Cost of a word for each candidate that has it, nats; it stays in the score.
     """
 
     groups: int

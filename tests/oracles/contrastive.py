@@ -3,7 +3,7 @@
     pip install transformers==4.46.3
     python tests/oracles/contrastive.py tests/oracles/contrastive.npz
 
-`generate` with `penalty_alpha` and `top_k` is contrastive search in that version. `outputs` has a row for each
+`generate` with `penalty_alpha` and `top_k` is contrastive search in that version. `outputs` has a row of each
 setting and source, filled with -1.
 """
 
@@ -63,7 +63,12 @@ def main(path: str) -> None:
     weights = {f"weights/{name}": tensor.numpy() for name, tensor in model.state_dict().items()}
     config = json.dumps({**CONFIG, "model_type": "bart", "architectures": ["BartForConditionalGeneration"]})
     np.savez_compressed(
-        path, config=np.array(config), settings=np.array(SETTINGS), sources=sources, outputs=outputs, **weights
+        path,
+        config=np.array(config),
+        settings=np.array(SETTINGS),
+        sources=sources,
+        outputs=outputs,
+        **weights,
     )
 
 
