@@ -1,4 +1,4 @@
-"""Contrastive search over passes: feed the likeliest words, choose the one least like the output so far.
+"""Contrastive search over passes: score the likeliest words, choose the one least like the output so far.
 
 Symbols: k candidates of a sentence, n scored tokens of a pass, V words, D features, t tokens before a word.
 """
@@ -27,7 +27,7 @@ _Wide = npt.NDArray[np.float64]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Candidate(Known):
-    """An output with one word more, which a pass feeds; or a new one, with what is forced.
+    """An output with one word more, which a pass scores; or a new one, with what is forced.
 
     Attributes:
         prob: Probability of the word.
@@ -43,7 +43,7 @@ class ContrastiveRow(Row):
     """A sentence in the batch.
 
     Attributes:
-        candidates: Words that the next pass feeds; their tokens follow the cells of the row's context.
+        candidates: Words that the next pass scores; their tokens follow the cells of the row's context.
         features: Features of the output so far, start token and prompt included, each of length 1: [t,D].
     """
 
@@ -97,13 +97,13 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
         return row
 
     def _step(self, rows: list[ContrastiveRow]) -> None:
-        fed = [each for row in rows for each in row.candidates]
-        packed = pack(fed)
-        want = self.constraints.want(Want(packed.only, top=self.k, hidden=self.k > 1), fed)
+        scored = [each for row in rows for each in row.candidates]
+        packed = pack(scored)
+        want = self.constraints.want(Want(packed.only, top=self.k, hidden=self.k > 1), scored)
         self.clock.lap(ACCEPT)
         scores = self.scorer.run(packed.work, want)
         self.clock.lap(VERIFY)
-        left = self.constraints.left(scores, want, fed)
+        left = self.constraints.left(scores, want, scored)
         kept: list[int] = []
         chosen: list[Candidate] = []
         for row in rows:
@@ -115,7 +115,7 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
             if self.k > 1:
                 nodes = slice(best.node - best.pending, best.node + 1)
                 row.features += [*_of_length_1(scores.hidden[nodes])]
-        self._extend(rows, chosen, fed, left)
+        self._extend(rows, chosen, scored, left)
         ended = {row.context for row in rows if row.ended}
         self.scorer.commit(scores, [i for i in kept if packed.work.contexts[i] not in ended])
         self.clock.lap(ACCEPT)
@@ -129,7 +129,7 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
         return first
 
     def _chosen(self, row: ContrastiveRow, scores: Scores) -> Candidate:
-        """Lets the output go on with the best of the words that were fed."""
+        """Lets the output go on with the best of the words that were scored."""
         best = row.candidates[0]
         if len(row.candidates) > 1:
             probs = np.array([each.prob for each in row.candidates])
@@ -151,12 +151,12 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
         self,
         rows: Sequence[ContrastiveRow],
         chosen: Sequence[Candidate],
-        fed: Sequence[Candidate],
+        scored: Sequence[Candidate],
         scores: Scores,
     ) -> None:
         """Makes the candidates that follow the chosen ones; a word that is the only one and ends is taken."""
         at = [each.node for each in chosen]
-        found = self._words(scores, fed, at)
+        found = self._words(scores, scored, at)
         for row, (words, probs, log_probs) in zip(rows, found, strict=True):
             if row.ended:
                 continue
@@ -177,18 +177,18 @@ class ContrastiveSearch(RowRun[ContrastiveRow]):
             is_fixed = len(row.candidates) == 1 and (last or words[0] in self.ends or row.closing >= 0)
             if (
                 is_fixed or row.cells >= self.scorer.limits.target
-            ):  # the last word has no position to be fed at
+            ):  # the last word has no position to be scored at
                 self._take(row, row.candidates[0])
 
     def _words(
-        self, scores: Scores, fed: Sequence[Candidate], at: Sequence[int]
+        self, scores: Scores, scored: Sequence[Candidate], at: Sequence[int]
     ) -> list[tuple[list[int], list[float], list[float]]]:
         """The k best words behind scored tokens, their probabilities, and their own log-probabilities."""
         penalized = {
             i: rules.ranked(logits, output, banned, self.k)
-            for i, logits, output, banned, rules in self.constraints.penalized(scores, fed)
+            for i, logits, output, banned, rules in self.constraints.penalized(scores, scored)
         }
-        forced = {i: ([word], [1.0], [each]) for i, word, each in self.constraints.forced(scores, fed)}
+        forced = {i: ([word], [1.0], [each]) for i, word, each in self.constraints.forced(scores, scored)}
         found = []
         for i in at:
             words, log_probs = scores.top[i].tolist(), scores.top_log_probs[i].tolist()
