@@ -223,7 +223,7 @@ class Service:
         """The output of each line, or why it has none.
 
         Raises:
-            RefusedError, NartkError: As `submitted`, or it takes too long.
+            RefusedError, NartkError: Same as in `submitted`, or it takes too long.
         """
         given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
         try:
