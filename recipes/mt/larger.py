@@ -27,7 +27,7 @@ from nartk.architectures.positions import sinusoids
 from nartk.architectures.transformer import TransformerConfig
 from nartk.checkpoints.checkpoint import Checkpoint
 from nartk.checkpoints.loading import load_checkpoint
-from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER
+from nartk.checkpoints.names import TARGET_TOKENIZER, TOKENIZER, WORD_COUNTS
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.processors.encoded import NAME as ENCODED
 from nartk.processors.text import TextInput
@@ -134,6 +134,7 @@ def copy(model: Checkpoint, output: Path, settings: dict[str, Any], tensors: dic
         tokenizer=own,
         target_tokenizer=target,
         input=None if reads_text else {"name": ENCODED},
+        others={name: path for name, path in model.files.items() if name == WORD_COUNTS},
         card=f"# The distribution of {model.fingerprint} at another size, to measure speed\n",
     )
 

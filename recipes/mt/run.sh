@@ -149,7 +149,10 @@ student() {
   local folder=$work/$name.$kind_of_data extra=(--init-encoder "$work/teacher/checkpoints/checkpoint_last.pt")
   [ "$kind_of_data" = raw ] || extra+=(--distilled "$work/bin-distilled")
   flags=${flags//WORK/$work} flags=${flags//DATA/$kind_of_data}
-  local shape=("${size[@]}")
+  local shape=("${size[@]}") converting=()
+  case $name in # they may pick among the words that the teacher writes most often
+    small | light*) converting=(--word-counts "$work/distilled/word_counts.json") ;;
+  esac
   if [ "$kind" = light_drafter ]; then # its encoder is the teacher's, and so are its lengths
     shape=(--decoder-features "$d_model" --decoder-heads 4 --decoder-ffn $((4 * d_model)))
     extra=(--distilled "$work/bin-distilled" --criterion nartk_drafter --verifier "$work/teacher/model")

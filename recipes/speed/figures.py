@@ -1,6 +1,6 @@
 """The tables and pictures of recipes/speed.sh that show several runs of nartk-bench, and texts to measure.
 
-    python recipes/speed/figures.py drafts FILE... --quality FILE --output NAME
+    python recipes/speed/figures.py drafts FILE... [--quality FILE] --output NAME
     python recipes/speed/figures.py costs DIR --output NAME
     python recipes/speed/figures.py lines TEXT --length N --output FILE
     python recipes/speed/figures.py start --fresh VENV --rounds N --output NAME
@@ -89,15 +89,15 @@ def times(engine: Found) -> str:
     return "1" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
+def drafts(paths: Sequence[Path], quality: Path | None, output: Path) -> None:
     """Page of drafts: times as fast as greedy search by the verifier's size."""
     runs = [json.loads(path.read_text()) for path in paths]
     sizes = [int(path.name.split(".")[1]) for path in paths]
     known = {(short(each["engine"]), each["dtype"]) for found in runs for _, each in rows(found)}
-    scored = json.loads(quality.read_text())
+    scored = None if quality is None else json.loads(quality.read_text())
     less = {
         (short(each["engine"]), each["dtype"]): each["quality"]["bleu"]["comparison"]["difference"]
-        for _, each in rows(scored)
+        for _, each in rows(scored or {"cells": []})
         if each["quality"]["bleu"]["comparison"] is not None
     }
     order = dict.fromkeys(short(each["engine"]) for found in runs for _, each in rows(found))
@@ -115,17 +115,22 @@ def drafts(paths: Sequence[Path], quality: Path, output: Path) -> None:
             engine,
             dtype,
             *("not run" if each is None else _speed(each) for each in series),
-            f"{less[engine, dtype]:+.2f}" if (engine, dtype) in less else "0",
+            *([f"{less[engine, dtype]:+.2f}" if (engine, dtype) in less else "0"] if scored else []),
         )
         for (engine, dtype), series in lines.items()
     ]
-    columns = ["engine", "type", *(f"d_model {size}" for size in sizes), "BLEU less greedy"]
+    columns = [
+        "engine",
+        "type",
+        *(f"d_model {size}" for size in sizes),
+        *(["BLEU less greedy"] if scored else []),
+    ]
     note = [
         "Times as fast as greedy search in the same type, batch 1, medians of the rounds (lowest-highest),",
         "CPU time; of greedy search, tokens a second. Verifiers have the teacher's distribution.",
     ]
     output.with_suffix(".md").write_text(
-        page("When drafts pay", [*runs, scored], [table(columns, body), note])
+        page("When drafts pay", [*runs, scored] if scored else runs, [table(columns, body), note])
     )
 
     def draw(axes: Any, dtype: str) -> None:
@@ -358,7 +363,7 @@ def main() -> None:
     figures = parser.add_subparsers(dest="figure", required=True)
     one = figures.add_parser("drafts")
     one.add_argument("files", type=Path, nargs="+")
-    one.add_argument("--quality", type=Path, required=True)
+    one.add_argument("--quality", type=Path)
     one.add_argument("--output", type=Path, required=True)
     two = figures.add_parser("costs")
     two.add_argument("folder", type=Path)

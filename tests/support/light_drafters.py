@@ -16,6 +16,7 @@ from nartk import engine
 from nartk.architectures import architecture
 from nartk.architectures.light_drafter import LightDrafterConfig
 from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import WORD_COUNTS
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.models.reference import DTYPES
 from nartk.models.transformer import Transformer
@@ -67,7 +68,9 @@ def random_light(rng: random.Random, verifier: Any, *, type: str, on_torch: bool
     return serve(network, type=type)
 
 
-def write_drafter(folder: Path, verifier: Path, seed: int = 3, **fixed: Any) -> Path:
+def write_drafter(
+    folder: Path, verifier: Path, seed: int = 3, word_counts: Path | None = None, **fixed: Any
+) -> Path:
     """A random drafter for the model of a folder."""
     checkpoint = load_checkpoint(verifier)
     config = random_light_config(
@@ -84,6 +87,7 @@ def write_drafter(folder: Path, verifier: Path, seed: int = 3, **fixed: Any) -> 
         source_vocab=None,
         target_vocab=checkpoint.target_vocab,
         input={"name": "encoded"},
+        others=None if word_counts is None else {WORD_COUNTS: word_counts},
         card="# A drafter for tests\n",
     )
     return folder
