@@ -1,0 +1,41 @@
+"""recipes/mt/several.py: its figures by hand, and sacrebleu's as it gives them to others."""
+
+from __future__ import annotations
+
+import pytest
+from sacrebleu import corpus_bleu
+from support.recipe_scripts import imported
+
+several = imported("mt", "several.py")
+
+
+@pytest.mark.parametrize(
+    ("texts", "n", "share"),
+    [
+        (["a b a"], 1, 2 / 3),
+        (["a b", "a c"], 1, 3 / 4),
+        (["a b", "a c"], 2, 1),
+        (["a b c", "a b"], 2, 2 / 3),
+        (["", "a"], 2, 1),
+    ],
+)
+def test_distinct_is_the_share_of_different_ngrams(texts: list[str], n: int, share: float) -> None:
+    assert several.distinct(texts, n) == pytest.approx(share)
+
+
+def test_three_words_in_a_row_twice_repeat() -> None:
+    assert [several.repeats(text) for text in ("a b c a b c", "a a a a", "a b c b c a", "a b", "")] == [
+        *(True, True, False, False, False)
+    ]
+
+
+def test_figures_of_outputs() -> None:
+    """The first outputs are not the best ones, which the oracle finds."""
+    references = ["the cat sat on the mat .", "it rains today ."]
+    outputs = [["a dog ran", "the cat sat on a mat .", "a dog ran"], ["it rains today .", "no", "it"]]
+    found = several.measured(outputs, references)
+    assert found["BLEU"] == corpus_bleu([each[0] for each in outputs], [references]).score
+    assert found["BLEU, oracle"] == corpus_bleu([outputs[0][1], outputs[1][0]], [references]).score
+    assert found["BLEU, oracle"] > found["BLEU"] + 20
+    assert found["outputs"] == (2 + 3) / 2
+    assert found["repeat"] == 0
