@@ -498,7 +498,7 @@ def test_what_is_chosen_is_the_default_of_nartk_decode(
 
     (stored,) = thresholds.Calibration.read(model)
     assert stored.thresholds == {"fallback": 0.2, "rollback": 0.5, "max_draft": 10}
-    assert stored.options == {"keep_best": True}
+    assert stored.options == {"keep_best": True, "drafter_words": 0}
     assert stored.model == before == nartk.load(model).checkpoint.fingerprint
     assert stored.evidence["speed"] == by_rollback[0.5]["speed"]
 
@@ -645,7 +645,7 @@ def test_an_earlier_calibration_is_not_used(folders: Path, model: Path, tmp_path
     calibrated(model=fingerprint, drafter=drafter, thresholds=chosen, options={}).store(model)
     assert calibrate(folders, model, "--max-drop", "0.1", *GRID, "--quiet") == 0
     (stored,) = thresholds.Calibration.read(model)
-    assert stored.options == {"keep_best": True}
+    assert stored.options == {"keep_best": True, "drafter_words": 0}
 
 
 def test_the_command_goes_on_with_what_was_decoded(

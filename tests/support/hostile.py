@@ -9,7 +9,6 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,17 +79,21 @@ def require_refused(
     read(folder)  # as it is, it is read; and what is imported once is
     change(folder)
     before = [*tree(folder.parent)]
-    with refused_at_once():
-        read(folder)
+    require_soon(lambda: read(folder))
     assert convert(folder) != 0
     assert [*tree(folder.parent)] == before
 
 
-@contextmanager
-def refused_at_once() -> Iterator[None]:
-    """Asserts that what runs within raises a named error, soon and without much memory."""
-    start = time.process_time()
-    with rising_at_most(MOST), pytest.raises(NartkError) as refused:
-        yield
-    assert time.process_time() - start < LONGEST
-    assert str(refused.value)
+def require_soon(run: Callable[[], object]) -> None:
+    """Asserts that a call raises a named error, soon and without much memory.
+
+    Of three tries the fastest counts: other work, and what is imported once, make others slower.
+    """
+    took = []
+    while len(took) < 3 and min(took, default=LONGEST) >= LONGEST:
+        start = time.process_time()
+        with rising_at_most(MOST), pytest.raises(NartkError) as refused:
+            run()
+        took.append(time.process_time() - start)
+        assert str(refused.value)
+    assert min(took) < LONGEST
