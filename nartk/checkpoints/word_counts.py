@@ -48,6 +48,18 @@ def read_counts(path: Path, vocab: Vocab) -> dict[int, int]:
     return counts
 
 
+def counts_file(path: Path | None, vocab: Vocab) -> dict[str, Path]:
+    """The file by its name in a drafter's folder, checked before anything is written; empty: there is none.
+
+    Raises:
+        CheckpointError: Same as of `read_counts`.
+    """
+    if path is None:
+        return {}
+    read_counts(path, vocab)
+    return {WORD_COUNTS: path}
+
+
 def most_frequent(counts: Mapping[int, int], most: int, vocab: Vocab) -> IntArray:
     """The ids of so many words, ascending: the most frequent, of equal ones the lowest ids.
 

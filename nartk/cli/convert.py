@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk import engine
 from nartk.architectures import architecture
-from nartk.checkpoints.names import MOST_CARD, WORD_COUNTS
+from nartk.checkpoints.names import MOST_CARD
 from nartk.cli._common import Parser, command, with_model
 from nartk.cli._input import add_languages, languages
 from nartk.cli._output import add_output, tell
@@ -296,12 +296,11 @@ def _convert_folder(args: argparse.Namespace, folder: Folder) -> int:
 
 def _with_counts(args: argparse.Namespace, checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with the file of --word-counts, if that is given."""
-    if args.word_counts is None:
-        return checkpoint
-    from nartk.checkpoints.word_counts import read_counts
+    from nartk.checkpoints.word_counts import counts_file
 
-    read_counts(args.word_counts, checkpoint.target_vocab)  # refused before anything is written
-    return replace(checkpoint, files={**checkpoint.files, WORD_COUNTS: args.word_counts})
+    return replace(
+        checkpoint, files={**checkpoint.files, **counts_file(args.word_counts, checkpoint.target_vocab)}
+    )
 
 
 def _require_other(output: Path, checkpoint: Checkpoint) -> None:

@@ -13,9 +13,9 @@ from nartk.architectures import architecture
 from nartk.architectures.decoders import MelOutput
 from nartk.architectures.encoders import EncodedSources
 from nartk.architectures.settings import Config
-from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER, WORD_COUNTS
+from nartk.checkpoints.names import DICTIONARY, INPUT, MEL, TOKENIZER
 from nartk.checkpoints.saving import fact_card, save_checkpoint
-from nartk.checkpoints.word_counts import read_counts
+from nartk.checkpoints.word_counts import counts_file
 from nartk.errors import CheckpointError, UsageError, VocabMismatchError, named
 from nartk.files import Folder, JsonObject
 from nartk.models.reference import DTYPES
@@ -119,20 +119,12 @@ def convert(
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         tokenization=tokenization,
-        others={text_bpe.FILES[key]: file for key, file in files.items()} | _counts(word_counts, target),
+        others={text_bpe.FILES[key]: file for key, file in files.items()} | counts_file(word_counts, target),
         split=split,
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
-
-
-def _counts(path: Path | None, vocab: Vocab) -> dict[str, Path]:
-    """The file of counts of a drafter's folder, if there is one, by its name there."""
-    if path is None:
-        return {}
-    read_counts(path, vocab)  # refused now, not when it is needed
-    return {WORD_COUNTS: path}
 
 
 def _require_words(checkpoint: FairseqCheckpoint, side: str, size: int, vocab: Vocab) -> None:
@@ -173,7 +165,7 @@ def _convert_light(
         source_vocab=None,
         target_vocab=target,
         input={"name": ENCODED},
-        others=_counts(word_counts, target),
+        others=counts_file(word_counts, target),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
     return config
@@ -231,7 +223,7 @@ def _convert_speech(
         tokenizer=pieces if os.path.isfile(pieces) else None,
         input={**settings, "shortest": config.least_frames},
         split=speaks,
-        others=files | _counts(word_counts, target),
+        others=files | counts_file(word_counts, target),
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
