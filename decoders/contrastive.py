@@ -16,8 +16,8 @@ class Contrastive(Constrained):
     """Takes of the k likeliest words the one that is likely and unlike the output so far.
 
     A word v scores ``(1 - a) p(v) - a max_j cos(h_v, h_j)``: h_v are the features that the output layer reads
-    behind v, h_j those of the start token and the tokens before. A pass scores
-    all k words, of which one is kept. With a 0 or k 1 this is greedy search, and takes its passes.
+    behind v, h_j those of the start token and the tokens before. A pass scores all k words, of which one is
+    kept. With a 0 or k 1 this is greedy search, and takes its passes.
 
     transformers 4 has the same search (`penalty_alpha`, `top_k`), 5 no longer. It differs from 4.46.3 in
     this: of forbidden words the others' probabilities do not grow, unless a repetition penalty changes them;

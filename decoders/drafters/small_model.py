@@ -247,10 +247,10 @@ class SmallModel(PlainDrafter):
         self._catch_up(going)
         if self._chains is not None and going:
             self._draft_at_once(self._chains, going)
-            going = []
-        while going:
-            self._step(going)
-            going = [turn for turn in going if turn.reader.unread]
+        else:
+            while going:
+                self._step(going)
+                going = [turn for turn in going if turn.reader.unread]
         return [turn.draft() for turn in turns]
 
     def _catch_up(self, turns: Sequence[_Turn]) -> None:
