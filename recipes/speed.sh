@@ -170,6 +170,7 @@ students() {
   done
 }
 
+verifiers=(128:3:150 256:6:60 512:6:24 1024:6:10) # features, layers, and captions that are measured
 # A verifier of `d` features with the teacher's distribution.
 larger() {
   [ -z "$quick" ] || d=$((d / 4)) layers=2
@@ -179,7 +180,7 @@ larger() {
 
 light() {
   local d count layers list name strategy sizes=()
-  for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
+  for d in "${verifiers[@]}"; do
     IFS=: read -r d layers count <<<"$d"
     larger
     list=greedy
@@ -211,7 +212,7 @@ drafts() {
   [[ $list != */dag.* ]] || list+=",gad:adaptive=0:tree=8:drafter=mt/dag.distilled/model"
   [ ! -e $small/config.json ] || all=,bild:drafter=$small,bild:fallback=0.1:rollback=8:max_draft=30:drafter=$small
   list+="${all:+,speculative:drafter=$small,speculative:adaptive=0:drafter=$small}$all,recycling,ngram"
-  for d in 128:3:150 256:6:60 512:6:24 1024:6:10; do
+  for d in "${verifiers[@]}"; do
     IFS=: read -r d layers count <<<"$d"
     larger
     # shellcheck disable=SC2046

@@ -40,6 +40,7 @@ ONE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("contrastive", {"penalty_alpha": 0.2}),
     ("contrastive", {"penalty_alpha": 0.6}),
 )
+SENTENCE = BLEU(effective_order=True)
 COLUMNS = ("search", "BLEU", "BLEU, oracle", "outputs", "distinct-1", "distinct-2", "repeat")
 
 
@@ -62,8 +63,7 @@ def repeats(text: str) -> bool:
 
 def oracle(texts: Sequence[str], reference: str) -> str:
     """The first of those outputs that have the largest sentence BLEU."""
-    metric = BLEU(effective_order=True)
-    return max(texts, key=lambda text: metric.sentence_score(text, [reference]).score)
+    return max(texts, key=lambda text: SENTENCE.sentence_score(text, [reference]).score)
 
 
 def measured(outputs: Sequence[Sequence[str]], references: Sequence[str]) -> dict[str, float]:
