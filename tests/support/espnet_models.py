@@ -6,7 +6,6 @@ All numbers are drawn by `numpy.random.RandomState`, whose numbers are those of 
 from __future__ import annotations
 
 import copy
-import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from support.stored_weights import stored_state
 
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "espnet_models.npz"
 TOKENS = ["<blank>", "<unk>", "<space>", "'", "A", "É", "C", "no", "-", "E", "<sos/eos>"]
@@ -147,9 +148,7 @@ def sound_of(name: str) -> np.ndarray:
 
 def state_of(name: str) -> dict[str, torch.Tensor]:
     """The state dict of a model, with the shapes that the oracle has."""
-    with np.load(ORACLE) as stored:
-        shapes = json.loads(str(stored[f"{name} shapes"]))
-    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
+    return stored_state(ORACLE, name, weights_of)
 
 
 def write(

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from support.stored_weights import stored_state
+
 ORACLE = Path(__file__).resolve().parents[1] / "oracles" / "funasr_models.npz"
 TOKENS = ["<blank>", "<s>", "</s>", "你", "好", "hel@@", "lo", "a", "b", "7", "word", "们", "ing", "<unk>"]
 _SEEDS = {
@@ -177,9 +179,7 @@ def sounds() -> list[np.ndarray]:
 
 def state_of(name: str) -> dict[str, torch.Tensor]:
     """The state dict of a model, with the shapes that the oracle has."""
-    with np.load(ORACLE) as stored:
-        shapes = json.loads(str(stored[f"{name} shapes"]))
-    return {key: torch.from_numpy(value) for key, value in weights_of(name, shapes).items()}
+    return stored_state(ORACLE, name, weights_of)
 
 
 def write(
