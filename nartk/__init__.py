@@ -1,18 +1,18 @@
 """nartk: fast sequence-to-sequence and non-autoregressive generation that keeps its word.
 
-For example:
+For example::
 
     model = nartk.load("gec-en")
     best = model.decode(["She go home ."], strategy="iad")[0]
     best.text, best.score, best.pieces
 
 `iterate` takes lines from anything that gives them, such as an open file, and yields hypotheses in their
-order as they are decoded:
+order as they are decoded::
 
     for hypothesis in model.iterate(open("in.txt"), strategy="iad"):
         print(hypothesis.text)
 
-N-best lists are `alternatives` of the best hypothesis:
+N-best lists are `alternatives` of the best hypothesis::
 
     best = model.decode(["She go home ."], "beam", beam_size=5, nbest=3)[0]
     [best.text, *(each.text for each in best.alternatives)]

@@ -1,0 +1,36 @@
+"""The site of the documents builds without a warning, and has what the code has."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+import nartk
+
+ROOT = Path(__file__).parents[1]
+PICTURED = 16  # strategies that a model which ships can show
+
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the documents are not beside the tests")
+
+
+def test_the_site_builds_with_a_page_for_each_strategy(tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [str(ROOT / "scripts" / "docs"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = tmp_path / "docs" / "generated" / "strategies"
+    assert {page.stem for page in pages.iterdir()} == {*nartk.strategies()}
+    for name in nartk.strategies():
+        text = unescape(re.sub("<[^>]+>", "", (pages / f"{name}.html").read_text(encoding="utf-8")))
+        assert nartk.strategy_class(name).promise.guarantee.value in text  # type: ignore[attr-defined]
+    drawn = [*(tmp_path / "_images").glob("*.svg")]
+    assert len(drawn) == PICTURED
+    interface = (tmp_path / "docs" / "api.html").read_text(encoding="utf-8")
+    missing = [name for name in nartk.__all__ if f'id="nartk.{name}"' not in interface]
+    assert missing == ["Drafts", "__version__"]  # an alias and a text
