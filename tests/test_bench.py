@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from support.metrics import chrf_score
-from support.parallel_drafters import small_network
+from support.parallel_drafters import write_network
 from support.scripted_passes import Table, TablePasses, decode
 from support.tiny import SENTENCES, random_model
 from support.wrong_strategies import own_strategies as own_strategies
@@ -38,7 +38,6 @@ from nartk.bench.turns import EngineError, worker
 from nartk.bench.work import Workload, random_job
 from nartk.bench.worker import _Server
 from nartk.checkpoints.loading import load_checkpoint
-from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.bench import main
 from nartk.cli.score import scorer_of
 from nartk.engine import LEFT_OUT, available
@@ -49,7 +48,6 @@ from nartk.registry import make_strategy, strategies
 from nartk.serving import loading
 from nartk.serving.loading import load
 from nartk.serving.model import Model
-from nartk.vocab import Vocab
 
 
 @pytest.fixture(scope="module")
@@ -225,23 +223,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A model, a smaller one, one of other words, and non-autoregressive ones; a file of sentences."""
     folder = tmp_path_factory.mktemp("models")
 
-    def save(name: str, kind: str, words: Sequence[str], seed: int) -> None:
-        vocab = Vocab.from_words(words)
-        network = small_network(kind, len(vocab), seed)
-        save_checkpoint(
-            folder / name,
-            architecture=kind,
-            settings=dataclasses.asdict(network.config),
-            tensors=network.state_dict(),
-            source_vocab=vocab,
-            target_vocab=vocab,
-            card="# A small model for tests\n",
-        )
-
     for seed, kind in enumerate(("transformer", "blockwise", "nat", "ctc", "dag"), start=5):
-        save(kind, kind, WORDS, seed)
+        write_network(folder / kind, kind, WORDS, seed)
     random_model(folder / "large", words=WORDS, layers=3, seed=7)  # one that says something
-    save("foreign", "transformer", WORDS[::-1], 5)
+    write_network(folder / "foreign", "transformer", WORDS[::-1], 5)
     (folder / "in.txt").write_text("".join(f"{line}\n" for line in LINES))
     names = ("transformer", "large", "foreign", "blockwise", "nat", "ctc", "dag", "in.txt")
     return {name: str(folder / name) for name in names}

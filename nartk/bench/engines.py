@@ -65,7 +65,7 @@ class NartkEngine:
         None where the strategy does not tell.
         """
         self._force(job)
-        scorer, requests = self.model.scorer_for(self.strategy), self._requests(job)
+        scorer, requests = self.model.scorer_for(self.strategy), self.requests(job)
         start = time.perf_counter()
         stats = summarize([*self.strategy.run(scorer, requests, batch_size=batch_size)], 0.0)
         whole = time.perf_counter() - start
@@ -89,7 +89,7 @@ class NartkEngine:
         """
         if self.model.is_exact:
             return [False] * len(found)
-        requests = dict(enumerate(self._requests(job)))
+        requests = dict(enumerate(self.requests(job)))
         divergences = Divergences(self.model.passes, requests, dict(enumerate(expected)))
         ties = []
         for row, tokens in found:
@@ -98,7 +98,7 @@ class NartkEngine:
             ties.append(divergences.explain(row, position, tokens, batch_size=batch_size).category == "tie")
         return ties
 
-    def _requests(self, job: Workload) -> list[Request]:
+    def requests(self, job: Workload) -> list[Request]:
         prefixes, drafts = self._given(job)
         return [
             self.model.request(

@@ -18,6 +18,7 @@ from nartk.architectures import architectures
 from nartk.checkpoints.names import model_folder
 from nartk.cli._bench_jobs import file_cells, random_cells, random_models
 from nartk.cli._common import Parser, command, require_least, with_model
+from nartk.cli._drafter_report import MAX_DRAFT, drafter_report
 from nartk.cli._files import read_sentences
 from nartk.cli._input import (
     add_drafts,
@@ -72,14 +73,19 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
   nartk-bench gec-en in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
       --peer 'mine=./mine --weights {model} --type {dtype} --threads {threads}'
   nartk-bench MODEL in.txt --tune --dtype fp32,int8 --threads 1,2
+  nartk-bench MODEL in.txt --drafter-report --drafter SMALL --max-draft 6 --markdown drafters.md
   nartk-bench --random base --strategies greedy,ctc-greedy:model=ctc --forced-edits 0
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
-TUNED = (  # the arguments that --tune heeds
-    *("tune", "inputs", "format", "column", "key", "truncate", "pretokenized", "limit"),
+_ALWAYS = (
+    *("inputs", "format", "column", "key", "truncate", "pretokenized", "limit"),
     *("source_lang", "target_lang", "source_prefix", "dtype", "device", "threads", "quiet", "debug"),
 )
+HEEDED = {  # the arguments that a flag heeds which measures something else, and what it measures
+    "tune": ((*_ALWAYS,), "passes of MODEL alone"),
+    "drafter_report": ((*_ALWAYS, "drafter", "max_draft", "max_len", "json", "markdown"), "drafts alone"),
+}
 
 
 def _parser() -> Parser:
@@ -134,6 +140,18 @@ def _parser() -> Parser:
         action="store_true",
         help="only measure what passes of MODEL take here with the first sentences of FILE, in each --dtype "
         "and with each of --threads, and keep it in MODEL's folder: draft lengths are then decided by it",
+    )
+    parser.add_argument(
+        "--drafter-report",
+        action="store_true",
+        help="only decode with drafts of each --drafter, or of the one in MODEL's folder, and tell which "
+        "share of their tokens is accepted, tokens a pass, and the most that drafts can give",
+    )
+    parser.add_argument(
+        "--max-draft",
+        type=int,
+        metavar="N",
+        help=f"longest drafts of --drafter-report, tokens (default: {MAX_DRAFT})",
     )
     parser.add_argument(
         "--together",
@@ -191,16 +209,17 @@ def main(argv: Sequence[str]) -> int:
     argv = with_model(argv)
     parser = _parser()
     args = parser.parse_intermixed_args(argv)
-    if args.tune:
-        for name, value in vars(args).items():
-            if name not in TUNED and value != parser.get_default(name):
+    for flag, (heeded, measured) in HEEDED.items():
+        for name, value in vars(args).items() if getattr(args, flag) else ():
+            if name not in (*heeded, flag) and value != parser.get_default(name):
                 raise UsageError(
-                    f"--tune with {named(name)}: it measures passes of MODEL alone",
-                    fix="leave one of them out",
+                    f"{named(flag)} with {named(name)}: it measures {measured}", fix="leave one of them out"
                 )
     _check(args)
     if args.tune:
         return _tune(args)
+    if args.drafter_report:
+        return drafter_report(argv, args, _dtypes(args))
 
     from nartk.bench import report, runner
     from nartk.bench.specs import Setup
@@ -293,7 +312,9 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuses what cannot be done, before anything is."""
-    require_least(args, 1, "rounds", "limit", "max_len", "source_len")
+    require_least(args, 1, "rounds", "limit", "max_len", "source_len", "max_draft")
+    if args.max_draft is not None and not args.drafter_report:
+        raise UsageError("--max-draft without --drafter-report", fix="add it, or leave --max-draft out")
     args.batch_sizes = _integers("--batch-size", args.batch_size, low=1)
     args.thread_counts = _threads(args.threads)
     args.edits = None
@@ -339,6 +360,13 @@ def _integers(flag: str, text: str, *, low: int, high: int | None = None) -> lis
     return values
 
 
+def _dtypes(args: argparse.Namespace) -> list[str]:
+    dtypes: list[str] = args.dtype.split(",")
+    if not set(dtypes) <= {*TYPES}:
+        raise UsageError(f"--dtype is {args.dtype!r}", fix=f"choose from {', '.join(TYPES)}, with commas")
+    return dtypes
+
+
 def _threads(wanted: str | None) -> list[int]:
     from nartk.serving.loading import MOST_THREADS
 
@@ -361,10 +389,7 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     from nartk.bench.engines import parse_spec, program
     from nartk.bench.peers import PEERS
 
-    dtypes = args.dtype.split(",")
-    for dtype in dtypes:
-        if dtype not in TYPES:
-            raise UsageError(f"--dtype is {args.dtype!r}", fix=f"choose from {', '.join(TYPES)}, with commas")
+    dtypes = _dtypes(args)
     names = [[name for name in text.split(",") if name] for text in (args.strategies, args.peers)]
     for peer in names[1]:
         if peer.partition(":")[0] not in (*PEERS, ALL):

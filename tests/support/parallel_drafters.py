@@ -6,12 +6,14 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from nartk.architectures import architectures
+from nartk.checkpoints.saving import save_checkpoint
 from nartk.decoders.drafters.parallel import declared_for
 from nartk.decoders.loop.drafter import Drafter
 from nartk.protocols.contexts import Handles, check_sources
@@ -293,6 +295,22 @@ def small_network(kind: str, words: int, seed: int, *, weights: float | None = N
         for weight in model.parameters():
             torch.nn.init.constant_(weight, weights)
     return model
+
+
+def write_network(folder: Path, kind: str, words: Sequence[str], seed: int) -> Path:
+    """Writes the same over these words, besides those of every vocabulary, to a folder."""
+    vocab = Vocab.from_words(words)
+    network = small_network(kind, len(vocab), seed)
+    save_checkpoint(
+        folder,
+        architecture=kind,
+        settings=dataclasses.asdict(network.config),
+        tensors=network.state_dict(),
+        source_vocab=vocab,
+        target_vocab=vocab,
+        card="# A small model for tests\n",
+    )
+    return folder
 
 
 def small_drafter(kind: str, words: int, seed: int, *, type: str = "fp32") -> Any:
