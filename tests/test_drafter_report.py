@@ -280,6 +280,7 @@ def test_the_drafter_of_the_models_own_folder(
         (["--rounds", "3"], "--drafter-report with --rounds: it measures drafts alone"),
         (["--tune"], "--tune with --drafter: it measures passes of MODEL alone"),
         (["--max-draft", "0"], "--max-draft is 0"),
+        (["--threads", "1,2"], "--threads 1,2: no figure depends on it"),
         (["--dtype", "fp32,fp7"], "--dtype is 'fp32,fp7'"),
     ],
 )
@@ -288,6 +289,14 @@ def test_what_it_does_not_heed_is_refused(
 ) -> None:
     assert report(folders, "--drafter", str(folders / "small"), *flags) == 2
     assert message in capsys.readouterr().err
+
+
+def test_forced_beginnings_are_refused(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = folders / "in.jsonl"
+    lines.write_text('{"source": "she go", "prefix": "she"}\n')
+    flags = ["--drafter-report", "--drafter", str(folders / "small"), "--pretokenized"]
+    assert main([str(folders / "model"), str(lines), *flags]) == 2
+    assert "the sentences have prefixes, which are no drafter's" in capsys.readouterr().err
 
 
 def test_lengths_of_drafts_are_the_reports_alone(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:

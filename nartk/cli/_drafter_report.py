@@ -23,15 +23,20 @@ def drafter_report(argv: Sequence[str], args: argparse.Namespace, dtypes: Sequen
     """Measures each drafter in each type, and writes the tables where the flags say.
 
     Raises:
-        UsageError: No drafter is named, and the model's folder has none.
+        UsageError: No drafter is named, and the model's folder has none; outputs have forced beginnings,
+            which no drafter chose; or several numbers of threads are named, which change no figure.
     """
     from nartk.bench import drafters, report, runner
     from nartk.bench.specs import Setup
 
+    if len(args.thread_counts) > 1:
+        raise UsageError(f"{named('threads', args.threads)}: no figure depends on it", fix="name one number")
     with ExitStack() as stack:
         write = stack.enter_context(json_writer(args.json))
         markdown = None if args.markdown is None else stack.enter_context(writing(Path(args.markdown)))
         model, (cell, *_), _ = file_cells(args, [], Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        if cell.job.prefixes is not None:
+            raise UsageError("the sentences have prefixes, which are no drafter's", fix="leave them out")
         setup = Setup(model, args.device, args.thread_counts[0], languages=languages(args))
         longest = MAX_DRAFT if args.max_draft is None else args.max_draft
         settings = {"max_draft": longest, "max_len": args.max_len}
