@@ -8,6 +8,7 @@ string, such as an architecture's network, is no import.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -363,3 +364,13 @@ def test_strategies_over_passes_load_no_torch() -> None:
 def test_listing_the_strategies_needs_torch_alone() -> None:
     code = f"import sys, nartk; nartk.strategies(); print([m for m in {HEAVY} if m in sys.modules])"
     assert in_a_fresh_python(code) == "[]"
+
+
+def test_programs_in_shell_scripts_import_what_there_is() -> None:
+    """Those that run as they stand in recipes and scripts, which no other check reads."""
+    programs = [*(ROOT / "recipes").rglob("*.sh"), *filter(Path.is_file, (ROOT / "scripts").iterdir())]
+    line = re.compile(r"^from nartk[\w.]* import [\w, ]+", re.MULTILINE)
+    found = [each for path in programs for each in line.findall(path.read_text(encoding="utf-8"))]
+    assert found
+    for each in found:
+        exec(each, {})

@@ -55,7 +55,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from nartk.serving.scorers import model_folder
+from nartk.checkpoints.names import model_folder
 
 folder, text = model_folder(sys.argv[1]), Path(sys.argv[2])
 for name in ("spm.model", "dict.txt"):
