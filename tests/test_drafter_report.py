@@ -248,6 +248,8 @@ def test_each_family_of_drafters(drafter: str, folders: Path, tmp_path: Path) ->
     text = page.read_text()
     assert f"| {folders / drafter} | fp32 | 3 |" in text
     assert ("rejection sampling" in text) == gives_tokens
+    signed = [found["signature"], *([found["sampling"]["signature"]] if gives_tokens else [])]
+    assert text.split("Signatures:\n")[1] == "".join(f"- `{each}`\n" for each in signed)
     if gives_tokens:
         shares = [found["sampling"]["rejection_sampling"], *found["sampling"]["bounds"].values()]
         assert shares[0] == pytest.approx(shares[1], abs=1e-9)

@@ -45,28 +45,23 @@ def drafter_report(argv: Sequence[str], args: argparse.Namespace, dtypes: Sequen
             for dtype in dtypes:
                 figures.append(drafters.DrafterReport(drafter, setup, **settings).figures(cell.job, dtype))
                 tell(args, f"{drafter} {dtype}: measured")
+        around = runner.environment(args.device)
         found = {
             "command": ["nartk-bench", *argv],
             "model": model,
             "sentences": len(cell.job.lines),
-            "environment": runner.environment(args.device),
+            "environment": around,
             "drafters": figures,
         }
         write(found)
         tables, legend = drafters.tables(figures), drafters.legend(figures)
         if markdown is not None:
             facts = {"model": f"`{model}`", "sentences": found["sentences"]}
-            signatures = [f"- `{each['signature']}`" for each in figures]
-            page = [
-                *report.heading("Drafters", found, facts),
-                tables,
-                "",
-                legend,
-                "",
-                "Signatures:",
-                *signatures,
-            ]
-            markdown.write("\n".join([*page, *signatures, ""]))
+            hardware = around["gpu"] or around["cpu"]
+            signed = [each for each in [*figures, *(each["sampling"] for each in figures)] if each]
+            signatures = [f"- `{each['signature']}`" for each in signed]
+            top = report.heading("Drafters", found, facts, hardware=hardware)
+            markdown.write("\n".join([*top, tables, "", legend, "", "Signatures:", *signatures, ""]))
     if args.json != STDIN:
         print(tables)
     if not args.quiet:
