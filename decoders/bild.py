@@ -51,7 +51,7 @@ class BigLittle(DraftAndVerify):
         Guarantee.APPROXIMATE, "words of the small model are accepted where the model nearly agrees"
     )
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, within=WITHIN)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, itself=True, within=WITHIN)
     fallback: float = option(
         0.6,
         "the small model writes on while its best word is at least so likely; 0: always",

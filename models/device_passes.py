@@ -74,6 +74,10 @@ class DevicePasses(PassesOnTorch):
     def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
         super().__init__(model, vocab, **settings)
         self.cuda_graphs = self.device.type == "cuda"
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        """Holds no graphs, and no blocks."""
         self._captured: dict[Shape, tuple[Any, Computed]] = {}
         self._met: set[Shape] = set()  # shapes that were computed without a graph
         self._buffers: list[int] = []  # addresses at which graphs compute
@@ -81,6 +85,12 @@ class DevicePasses(PassesOnTorch):
         self._last: Callable[[], _Held | None] = lambda: None
         self._sent = self._block = self._fetched = torch.zeros(0, dtype=torch.int32)
         self._spare = -1
+
+    def view(self, layers: int | None = None, skip: Sequence[str] = ()) -> DevicePasses:
+        other = super().view(layers, skip)
+        assert isinstance(other, DevicePasses)
+        other._forget_steps()
+        return other
 
     @property
     def captured(self) -> dict[str, int] | None:

@@ -239,17 +239,28 @@ class DecoderLayer(_Layer):
         return self.around(x, attend, attend_source)
 
     def around(
-        self, x: Tensor, attend: Callable[[Tensor], Tensor], attend_source: Callable[[Tensor], Tensor]
+        self,
+        x: Tensor,
+        attend: Callable[[Tensor], Tensor] | None,
+        attend_source: Callable[[Tensor], Tensor] | None,
+        *,
+        has_ffn: bool = True,
     ) -> Tensor:
-        """The layer around two functions [B,K,d_model] -> the same, which attend to target and to source."""
+        """The layer around two functions [B,K,d_model] -> the same, which attend to target and to source.
+
+        A function that is None gives zeros; so does the feed-forward network without `has_ffn`.
+        """
         x = _sublayer(x, attend, self.self_norm, self.dropout, self.norm_first)
         x = _sublayer(x, attend_source, self.cross_norm, self.dropout, self.norm_first)
-        return _sublayer(x, self.ffn, self.ffn_norm, self.dropout, self.norm_first)
+        ffn = self.ffn if has_ffn else None
+        return _sublayer(x, ffn, self.ffn_norm, self.dropout, self.norm_first)
 
 
 def _sublayer(
-    x: Tensor, f: Callable[[Tensor], Tensor], norm: nn.Module, dropout: Dropout, norm_first: bool
+    x: Tensor, f: Callable[[Tensor], Tensor] | None, norm: nn.Module, dropout: Dropout, norm_first: bool
 ) -> Tensor:
+    if f is None:
+        return x if norm_first else norm(x)
     if norm_first:
         return x + dropout(f(norm(x)))
     return norm(x + dropout(f(x)))

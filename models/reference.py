@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -27,8 +27,21 @@ from nartk.models.recurrent import Step, order_of, recur
 from nartk.models.transformer import Encoded
 from nartk.protocols.attending import Heads
 from nartk.protocols.contexts import CellLists, Cells, Contexts, Handles, Marks, PendingPass, runs
-from nartk.protocols.passes import Draw, FloatArray, IntArray, Limits, Pass, Ragged, Scores, Source, Want
+from nartk.protocols.passes import (
+    Draw,
+    FloatArray,
+    IntArray,
+    Limits,
+    Pass,
+    PassCosts,
+    Ragged,
+    Scores,
+    Source,
+    Want,
+    costs_of,
+)
 from nartk.protocols.reading import PassScores, Reading, check_want
+from nartk.protocols.views import computed_of, narrowed
 from nartk.vocab import Vocab
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -134,21 +147,35 @@ class OnTorch:
 class PassesOnTorch(OnTorch, Contexts):
     """Implements `nartk.protocols.passes.PassScorer` for a decoder over any encoder."""
 
+    costs: PassCosts  # of a view, or of one that was measured
+
     def __init__(self, model: nn.Module, vocab: Vocab, **settings: Any) -> None:
         super().__init__(model, vocab, **settings)
         Contexts.__init__(self, self.limits)
         self._source_cells = CellLists()
         self._watched: dict[Attention, Tensor] | None = None
         config = self.model.config
-
-        def stores(features: int) -> list[CellStore]:
-            empty = torch.zeros(0, features, dtype=self.dtype, device=self.device)
-            return [CellStore(empty) for _ in self.model.decoder.layers]
-
-        pair = 2 * config.decoder_heads * config.attention_features("decoder")
+        self._computed = computed_of(len(self.model.decoder.layers))
         self._recurs = self.model.decoder.recurs
-        self._source_stores = stores(pair)
-        self._target_stores = stores(config.side_features("decoder") if self._recurs else pair)
+        pair = 2 * config.decoder_heads * config.attention_features("decoder")
+        self._source_stores = self._stores(pair)
+        self._target_stores = self._stores(config.side_features("decoder") if self._recurs else pair)
+
+    def _stores(self, features: int) -> list[CellStore]:
+        """An empty store for each layer that it computes."""
+        empty = torch.zeros(0, features, dtype=self.dtype, device=self.device)
+        return [CellStore(empty) for _ in self._computed]
+
+    def view(self, layers: int | None = None, skip: Sequence[str] = ()) -> PassesOnTorch:
+        """Implements `nartk.protocols.views.GivesViews`."""
+        other = copy.copy(self)
+        other._computed = narrowed(self._computed, layers, skip)
+        Contexts.__init__(other, self.limits)
+        other._target_stores = other._stores(self._target_stores[0].kv.shape[1])
+        count, all_of_them = (sum(map(len, each)) for each in (other._computed, self._computed))
+        costs = costs_of(self)
+        other.costs = replace(costs, times=tuple(x * count / all_of_them for x in costs.times), encoding=0.0)
+        return other
 
     def _remember(self, encoded: Encoded, held: Sequence[Held]) -> None:
         """Computes the decoder's keys and values of sources, each position in a cell of its own."""
@@ -225,13 +252,22 @@ class PassesOnTorch(OnTorch, Contexts):
         """
         decoder = self.model.decoder
         x = decoder.embedding(tokens, positions)[:, None]
-        stores = zip(self._target_stores, self._source_stores, strict=True)
-        for layer, (target, memory) in zip(decoder.layers, stores, strict=True):
+        stores = zip(
+            self._target_stores, self._source_stores, strict=False
+        )  # a view computes the first alone
+        layers = zip(self._computed, stores, decoder.layers, strict=False)
+        for computed, (target, memory), layer in layers:
+            over_source = partial(_attend_source, layer.cross_attention, memory, attended)
             if layer.recurrence is None:
                 over_target = partial(_attend, layer.self_attention, target, cells, attended)
             else:
                 over_target = partial(recur, layer.recurrence, target.kv, cells, order)
-            x = layer.around(x, over_target, partial(_attend_source, layer.cross_attention, memory, attended))
+            x = layer.around(
+                x,
+                over_target if "self" in computed else None,
+                over_source if "cross" in computed else None,
+                has_ffn="ffn" in computed,
+            )
         return decoder.finish(x)[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -249,7 +285,8 @@ class PassesOnTorch(OnTorch, Contexts):
     def run_attending(self, work: Pass, want: Want, heads: Heads) -> tuple[Scores, FloatArray]:
         """Implements `nartk.protocols.attending.AttendingScorer`, without the steps of a device."""
         layers = [layer.cross_attention for layer in self.model.decoder.layers]
-        known = {(i, head) for i, each in enumerate(layers) for head in range(each.heads)}
+        own = [(i, layers[i]) for i, computed in enumerate(self._computed) if "cross" in computed]
+        known = {(i, head) for i, each in own for head in range(each.heads)}
         if len(known.intersection(heads)) < len(heads) or len({*work.memory.tolist()}) != 1:
             raise PassError(f"{heads} are not different heads, or attend to several sources")
         watched: dict[Attention, Tensor] = {}

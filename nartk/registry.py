@@ -61,6 +61,7 @@ def option(
     most: str | None = None,
     model: bool = False,
     smaller: bool = False,
+    itself: bool = False,
     file: bool = False,
     within: str = "",
     does_nothing: bool = False,
@@ -78,13 +79,14 @@ def option(
         model: It names another model, which is loaded beside the first; the strategy finds its scorer in
             ``auxiliary`` and the model's fingerprint as the option's value.
         smaller: That model has at most as many parameters as the first, or they are probably swapped.
+        itself: Layers of the first model may take that model's place, ``self:layers=2``.
         file: It names a file.
         within: Folder in the first model's whose model is taken where none is named, if it is there.
         does_nothing: Its default does: signatures leave it out there.
         implies: Who gives it and names no strategy means the one that declares it (`implied`).
     """
     rules = {"help": help, "choices": choices, "low": low, "high": high, "above": above, "most": most}
-    models = {"model": model, "smaller": smaller, "file": file, "within": within}
+    models = {"model": model, "smaller": smaller, "itself": itself, "file": file, "within": within}
     rest = {"does_nothing": does_nothing, "implies": implies}
     return dataclasses.field(default=default, metadata={**rules, **models, **rest})
 

@@ -27,6 +27,7 @@ from nartk.protocols.parallel import (
     PhonemeScorer,
 )
 from nartk.protocols.passes import CopiesSource, PassScorer
+from nartk.protocols.views import GivesViews
 from nartk.vocab import Vocab
 
 NAMES = sorted(architectures())
@@ -165,6 +166,7 @@ def test_what_is_declared_to_be_spoken_is_spoken(name: str) -> None:
         MelScorer,
         PhonemeScorer,
         ReadsEncoded,
+        GivesViews,
     )
     assert {each for each in protocols if isinstance(scorer, each)} == {*found.protocols}
 

@@ -34,6 +34,7 @@ from support.every_drafter import (
     sentences,
 )
 from support.light_drafters import random_light
+from support.own_layers import KeptLayers, LayersOfTable, random_layers
 from support.parallel_drafters import KINDS, small_drafter
 from support.random_transformers import random_config, random_model, random_source, vocabulary
 from support.real_passes import RealPasses
@@ -101,6 +102,7 @@ def table_mismatches(name: str, count: int, seed: int, request_of: RandomRequest
             wanted,
             small=lambda rng, scorer=scorer: random_small(rng, scorer),
             light=lambda rng, scorer=scorer: random_small(rng, scorer, Light),
+            own=lambda rng: LayersOfTable(rng.getrandbits(60)),
             network=lambda kind, words=words, seed=network_seed: small_drafter(kind, words, seed),
         )
         results = decoded(EVERY[name](rng, each), scorer, each.requests, batch_size=batch_size, counts=counts)
@@ -218,6 +220,7 @@ def block(isa: str, type: str, number: int, count: int, ties: str = "none") -> B
         [tokens for tokens, _ in wanted],
         small=lambda rng: serve(shaken(model, small_seed, rng.choice([0.0, 0.02, 0.1])), type=type),
         light=lambda rng: random_light(rng, config, type=type, on_torch=isa == TORCH),
+        own=lambda rng: random_layers(rng, config.decoder_layers),
         network=network,
     )
     return Block(scorers, each, wanted)
@@ -435,8 +438,10 @@ def closed_early(strategy: Any, scorer: Any, requests: Sequence[Request], _: pyt
 
 def broken_off(strategy: Any, scorer: Any, requests: Sequence[Request], patch: pytest.MonkeyPatch) -> None:
     """By an interrupt in each of the first passes, of the verifier and of what drafts."""
-    for broken in (scorer, *getattr(strategy, "auxiliary", {}).values()):
-        methods = ("run", "encode", "fill", "read_frames", "graphs", "words", "commit")
+    auxiliary = [*getattr(strategy, "auxiliary", {}).values()]
+    drafting = [each.of(scorer) if isinstance(each, KeptLayers) else each for each in auxiliary]
+    for broken in (scorer, *drafting):
+        methods = ("run", "encode", "fill", "read_frames", "graphs", "words", "commit", "draft_chains")
         ended = [
             break_off(strategy, scorer, requests, patch, broken, method, after)
             for method, after in itertools.product(methods, range(3))

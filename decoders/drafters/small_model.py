@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.decoders.loop.drafter import Draft, Drafter, DrafterOptions, PlainDrafter
 from nartk.decoders.loop.packing import Unread, pack
 from nartk.decoders.loop.prompting import prompts_of
@@ -27,7 +28,8 @@ from nartk.registry import option, register_drafter
 
 DRAFTER_HELP = (
     "name or folder of the small autoregressive model that drafts; where none is given, the one in the "
-    "model's own folder, drafter/, if it is there"
+    "model's own folder, drafter/, if it is there; self:layers=K: the first K decoder layers of the model "
+    "itself; self:skip=decoder.3.self,decoder.3.ffn: all but these sublayers"
 )
 WORDS_HELP = (
     "the small model picks among so many words, those that the model writes most often by the "
@@ -43,7 +45,7 @@ class SmallModelDrafts(DrafterOptions):
     needs: ClassVar[type | tuple[type, ...]] = (PassScorer,)
     of_model = True
 
-    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, within=WITHIN)
+    drafter: str = option("", DRAFTER_HELP, model=True, smaller=True, itself=True, within=WITHIN)
     block_size: int = option(5, "longest draft, tokens", low=1)
     stop_below: float = option(
         0.0,
@@ -58,8 +60,8 @@ class SmallModelDrafts(DrafterOptions):
         return SmallModel(scorer, self.block_size, PickBest(), stop_below=self.stop_below)
 
 
-def small_model(auxiliary: Mapping[str, object], strategy: str) -> PassScorer:
-    """The auxiliary model ``drafter``.
+def small_model(auxiliary: Mapping[str, object], strategy: str) -> PassScorer | OwnLayers:
+    """The auxiliary model ``drafter``, or the layers of the model itself in its place.
 
     Raises:
         UsageError: There is none.
@@ -71,7 +73,7 @@ def small_model(auxiliary: Mapping[str, object], strategy: str) -> PassScorer:
             fix=f"name a small autoregressive model with {named('drafter')}",
         )
     scorer = auxiliary["drafter"]
-    if not isinstance(scorer, PassScorer):
+    if not isinstance(scorer, (PassScorer, OwnLayers)):
         raise StrategyMismatchError(
             f"{named('drafter')} needs a PassScorer, the model it names is none",
             fix=f"name an autoregressive model, or draft with this one by {named('strategy', 'gad')}",
@@ -178,25 +180,31 @@ class SmallModel(PlainDrafter):
     `DraftsChains`; any others, and by other scorers, in a call a word.
 
     Args:
-        scorer: Its words are the verifier's.
+        scorer: Its words are the verifier's; or the layers of the verifier that draft.
         longest: Most tokens of a draft.
-        verifier: Scorer of the verifier, of whose encoded sources one that `ReadsEncoded` drafts.
+        verifier: Scorer of the verifier, of whose encoded sources one that `ReadsEncoded` drafts, or of whose
+            layers some do.
         stop_below: Product of a draft's probabilities below which it ends; the word that takes it there is
             drafted, since it has cost a pass already.
 
     Raises:
-        StrategyMismatchError: It reads encoded sources, and the verifier shows none.
+        StrategyMismatchError: It reads encoded sources, and the verifier shows none; or the verifier's layers
+            are to draft, which it gives no view of.
+        UsageError: The verifier has no such layers.
     """
 
     def __init__(
         self,
-        scorer: PassScorer,
+        scorer: PassScorer | OwnLayers,
         longest: int,
         pick: Pick,
         verifier: object = None,
         *,
         stop_below: float = 0.0,
     ) -> None:
+        self._is_own = isinstance(scorer, OwnLayers)  # sources are the verifier's, which it frees
+        if isinstance(scorer, OwnLayers):
+            scorer = scorer.of(verifier)
         self.scorer, self.longest, self.pick = scorer, longest, pick
         self._least = math.log(stop_below) if stop_below > 0 else -math.inf
         self._gives: GivesEncoded | None = None
@@ -221,24 +229,32 @@ class SmallModel(PlainDrafter):
         return super().draft_time(rows, passes) + costs.run(2 * rows) + (passes - 1) * costs.run(rows)
 
     def start(self, requests: Sequence[Request], memory: Sequence[int]) -> list[SmallModelRow]:
-        sources: Sequence[Source] = [request.source for request in requests]
-        if self._gives is not None:
-            sources = sources_of(self._gives.encodings(memory))
-        own = self.scorer.encode(sources).tolist()
+        own = memory if self._is_own else self._encoded(requests, memory)
         try:
             prompts = prompts_of(self.scorer, own, [request.prompt for request in requests])
             contexts = self.scorer.open(len(requests)).tolist()
         except BaseException:
-            self.scorer.free(own)
+            self._free(own)
             raise
         begun = zip(prompts, own, contexts, strict=True)
         return [
             SmallModelRow(prompt.tokens, memory=source, context=context) for prompt, source, context in begun
         ]
 
+    def _encoded(self, requests: Sequence[Request], memory: Sequence[int]) -> list[int]:
+        """Handles of the requests' sources, encoded for it, where `memory` are the verifier's."""
+        sources: Sequence[Source] = [request.source for request in requests]
+        if self._gives is not None:
+            sources = sources_of(self._gives.encodings(memory))
+        return self.scorer.encode(sources).tolist()
+
     def stop(self, states: Sequence[SmallModelRow]) -> None:
         self.scorer.close([reader.context for reader in states])
-        self.scorer.free([reader.memory for reader in states])
+        self._free([reader.memory for reader in states])
+
+    def _free(self, own: Sequence[int]) -> None:
+        if not self._is_own:
+            self.scorer.free(own)
 
     def draft(self, rows: Sequence[Row], budgets: Sequence[int]) -> list[Draft]:
         mosts = [min(budget, self.longest) for budget in budgets]

@@ -46,6 +46,7 @@ from nartk.protocols.parallel import (
     PhonemeScorer,
 )
 from nartk.protocols.passes import CopiesSource, PassScorer
+from nartk.protocols.views import GivesViews
 
 _MOST_FRAMES = 16  # of a position of the encoder; more is a mistake or a corrupt file
 _SCALE = re.compile(r"(\d+(?:\.\d+)?)(?:~(\d+(?:\.\d+)?))?")
@@ -125,7 +126,7 @@ class CausalDecoder(Decoder):
     """
 
     speaks: ClassVar[Speaks | None] = Speaks(
-        (PassScorer, AttendingScorer),
+        (PassScorer, AttendingScorer, GivesViews),
         "nartk.engine.scorer:PassesOnEngine",
         "nartk.models.reference:PassesOnTorch",
         "nartk.models.device_passes:DevicePasses",

@@ -8,6 +8,7 @@ from functools import cache
 
 from nartk.architectures import architecture
 from nartk.bench.specs import Spec
+from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.errors import NartkError, StrategyMismatchError, UsageError, named
 from nartk.registry import named_protocols, options_of, reads_drafts, strategies, strategy_class
 from nartk.serving.loading import load
@@ -22,7 +23,8 @@ class Given:
 
     Args:
         model: Its name or folder.
-        drafters: Those of other models. A strategy that drafts with one is paired with each that it takes.
+        drafters: Those of other models, or layers of the model itself. A strategy that drafts with one is
+            paired with each that it takes.
         drafts: True if the sentences come with drafts.
 
     Attributes:
@@ -31,6 +33,7 @@ class Given:
 
     def __init__(self, model: str, drafters: Sequence[str], *, drafts: bool) -> None:
         self.model, self.drafters, self.drafts = model, drafters, drafts
+        self._others = [each for each in drafters if not OwnLayers.are_named(each)]
         self.left_out: dict[str, str] = {}
         self._load = cache(load)  # models for what they are: nothing is decoded with them
         self._used: set[str] = set()
@@ -42,7 +45,7 @@ class Given:
             if reads_drafts(cls) and not self.drafts:
                 self.left_out[name] = "reads drafts, and none are given"
                 continue
-            hosts = [each for each in (self.model, *self.drafters) if self._speaks(each, cls)]
+            hosts = [each for each in (self.model, *self._others) if self._speaks(each, cls)]
             if not hosts:
                 self.left_out[name] = f"needs a {named_protocols(cls)}, and no model is one"
             for host in hosts[:1] if self.model in hosts else hosts:
@@ -84,7 +87,7 @@ class Given:
         """Other libraries with the model's weights, by greedy and beam search and with their own drafts."""
         small = [
             each
-            for each in self.drafters
+            for each in self._others
             if architecture(self._load(each).checkpoint.architecture).autoregressive
         ]
         self._used.update(small)

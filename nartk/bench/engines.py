@@ -13,6 +13,7 @@ from nartk.bench.peers import PEERS, Peer, Program
 from nartk.bench.specs import Outcome, Setup, Spec, require_threads
 from nartk.bench.verification import Divergences, first_difference
 from nartk.bench.work import Workload
+from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.errors import NartkError, UsageError, named
 from nartk.protocols.hypothesis import Request, Result
 from nartk.protocols.passes import PassScorer
@@ -160,7 +161,7 @@ def parse_spec(text: str, dtype: str) -> Spec:
         UnknownStrategyError: There is no such strategy.
         UsageError: It does not know an option, or a value is none of the option's type.
     """
-    name, *given = text.split(":")
+    name, *given = OwnLayers.kept_whole(text.split(":"))
     types: dict[str, type]
     if name in PEERS:
         types = {item.name: type(item.default) for item in dataclasses.fields(PEERS[name])}

@@ -84,6 +84,9 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
       another system's outputs, put right where the model says otherwise
+  nartk-decode MODEL in.txt --strategy speculative --drafter SMALL
+  nartk-decode MODEL in.txt --strategy speculative --drafter self:layers=2
+      drafts of another model, or of the model's own first layers: the output stays the same
   nartk-decode MODEL in.txt --score out.txt             how likely the model finds out.txt
   nartk-decode SPEECH_MODEL a.wav b.flac --strategy ctc-greedy
   nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json

@@ -49,6 +49,8 @@ class Model:
     """Packed weights of a whole model, as `nartk.engine.weights` nests them."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None: ...
+    def view(self, layers: Sequence[tuple[bool, ...]]) -> Model:
+        """The same weights with the decoder's first layers, of which each sublayer is computed or not."""
 
 class Scores:
     """What a pass gave: `nartk.protocols.passes.Scores`."""
@@ -69,7 +71,9 @@ class Engine:
 
     cells_in_use: int
     memories_in_use: int
-    def __init__(self, model: Model, isa: str, threads: int) -> None: ...
+    def __init__(self, model: Model, isa: str, threads: int, of: Engine | None = None) -> None:
+        """Takes the encoded sources of another engine, `of`, in place of its own."""
+
     def encode(self, tokens: _Ints, lengths: _Ints) -> IntArray: ...
     def encode_speech(
         self, frames: Sequence[FloatArray], words: Sequence[_Ints], prompts: Sequence[_Ints]

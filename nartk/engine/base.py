@@ -76,43 +76,48 @@ class OnEngine:
         stored = HALVES if type == "fp32" and weights.are_halves else type
         self._predicted = partial(predicted, config, isa=self.isa, type=stored, threads=self.threads)
         self.costs = self._predicted()
-        self._engine = _native.Engine(self._model, self.isa, self.threads)
+        # The engine that encodes sources; a view has another one for its passes.
+        self._encoder = self._engine = _native.Engine(self._model, self.isa, self.threads)
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
         """Implements `nartk.protocols.passes.Replicable`."""
         other = copy.copy(self)
         other.threads, other._stopped = 1, stopped
-        other._engine = _native.Engine(self._model, self.isa, 1)
+        other._encoder = other._engine = _native.Engine(self._model, self.isa, 1)
         return other
 
     def costs_of_words(self, words: int) -> PassCosts:
         """The costs of passes that score so many words alone: less, in proportion to what is predicted."""
-        whole, part, costs = self._predicted(), self._predicted(words=words), self.costs
+        return self._in_proportion(self._predicted(words=words))
+
+    def _in_proportion(self, part: PassCosts) -> PassCosts:
+        """The costs of passes that compute a part of the model alone, whose predicted costs are given."""
+        whole, costs = self._predicted(), self.costs
         shares = [part.run(size) / whole.run(size) for size in costs.tokens]
         return replace(costs, times=tuple(map(mul, costs.times, shares)))
 
     @property
     def memories_in_use(self) -> int:
         """Encoded sources that were not freed."""
-        return self._engine.memories_in_use
+        return self._encoder.memories_in_use
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         if self.config.reads_text:
             texts = texts_of(sources)
             lengths = [len(source) for source in texts]
-            return self._engine.encode(list(chain.from_iterable(texts)), lengths)
+            return self._encoder.encode(list(chain.from_iterable(texts)), lengths)
         frames = features_of(sources, self.config.input_features)
         beside = [self.config.words_beside(i, source) for i, source in enumerate(sources)]
-        return self._engine.encode_speech(
+        return self._encoder.encode_speech(
             frames, [words for words, _ in beside], [prompt for _, prompt in beside]
         )
 
     def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """Implements `nartk.protocols.encoded.GivesEncoded`."""
-        return [self._engine.output(int(handle)) for handle in memory]
+        return [self._encoder.output(int(handle)) for handle in memory]
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._engine.free(memory)
+        self._encoder.free(memory)
 
     def words(self, features: FloatArray, want: Want) -> Scores:
         """Reads what is wanted of the words that the output layer predicts of features [N,D]."""

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from nartk.protocols.passes import PassCosts
 
 if TYPE_CHECKING:
     from nartk.architectures.settings import Config
+    from nartk.protocols.views import Computed
 
 FILE = Path(__file__).with_name("costs.json")
 HALVES = "fp16"  # in the table: fp32 whose weights lie as fp16
@@ -36,11 +38,34 @@ def _table() -> JsonObject:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def weights_read(config: Config) -> tuple[int, int]:
-    """Counts the weights that multiply a token in the decoder and the output layer, and in the encoder."""
+# By the sublayer's name in `nartk.protocols.views`, how names of its weights go on.
+_OF_SUBLAYER = {"self": ("self_attention.", "recurrence."), "cross": ("cross_attention.",), "ffn": ("ffn.",)}
+
+
+def weights_left_out(computed: Computed, layers: int) -> tuple[str, ...]:
+    """Beginnings of the names of the decoder's weights that a view does not compute with.
+
+    Args:
+        computed: Sublayers of the view.
+        layers: Number of the decoder's layers.
+    """
+    found = []
+    for i in range(layers):
+        kept = computed[i] if i < len(computed) else frozenset[str]()
+        gone = (parts for name, parts in _OF_SUBLAYER.items() if name not in kept)
+        found += [f"decoder_layers.{i}.{part}" for part in chain.from_iterable(gone)]
+    return tuple(found)
+
+
+def weights_read(config: Config, left_out: tuple[str, ...] = ()) -> tuple[int, int]:
+    """Counts the weights that multiply a token in the decoder and the output layer, and in the encoder.
+
+    Args:
+        left_out: Beginnings of names of weights that do not.
+    """
     decoder = encoder = 0
     for name, shape in config.weight_shapes().items():
-        if len(shape) < 2 or "embedding" in name:
+        if len(shape) < 2 or "embedding" in name or name.startswith(left_out):
             continue
         if name.startswith(("decoder", "output")) and _OF_SOURCE not in name:
             decoder += math.prod(shape)
@@ -60,7 +85,15 @@ def _measured(tables: Sequence[JsonObject], isa: str, type: str, threads: int) -
     raise AssertionError(f"the table has no {_LIKE}")
 
 
-def predicted(config: Config, *, isa: str, type: str, threads: int, words: int | None = None) -> PassCosts:
+def predicted(
+    config: Config,
+    *,
+    isa: str,
+    type: str,
+    threads: int,
+    words: int | None = None,
+    left_out: tuple[str, ...] = (),
+) -> PassCosts:
     """Predicts the times of a model's passes.
 
     Args:
@@ -68,9 +101,10 @@ def predicted(config: Config, *, isa: str, type: str, threads: int, words: int |
         isa: The engine's instruction set.
         type: fp32, bf16, int8, or `HALVES`.
         threads: Most threads of a pass; of those measured, the nearest below counts.
+        left_out: Same as in `weights_read`.
     """
     table = _table()
-    decoder, encoder = weights_read(config)
+    decoder, encoder = weights_read(config, left_out)
     if words is not None and (shape := config.weight_shapes().get(_WORDS)) is not None:
         decoder -= max(shape[0] - words, 0) * shape[1]
     found = max(_measured(table["measured"], isa, type, threads), key=lambda each: int(each["threads"]))

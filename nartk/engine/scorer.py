@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import accumulate, chain
 
 import numpy as np
 
+from nartk.engine import _native
 from nartk.engine.base import OnEngine
+from nartk.engine.costs import weights_left_out
 from nartk.protocols.attending import Heads
 from nartk.protocols.chains import Chain, ChainRule, Chains
 from nartk.protocols.passes import FloatArray, IntArray, Pass, Scores, Source, Want, features_of
+from nartk.protocols.views import SUBLAYERS, Computed, computed_of, narrowed
 
 
 class PassesOnEngine(OnEngine):
-    """Implements `PassScorer`, and of `nartk.protocols` `AttendingScorer` and `DraftsChains`."""
+    """Implements `PassScorer`, `AttendingScorer`, `DraftsChains` and `GivesViews` of `nartk.protocols`."""
+
+    _view: Computed | None = None  # the sublayers that it computes; None: all
 
     def open(self, count: int) -> IntArray:
         return self._engine.open(count)
@@ -56,6 +63,19 @@ class PassesOnEngine(OnEngine):
             begin += size
         return found
 
+    def view(self, layers: int | None = None, skip: Sequence[str] = ()) -> PassesOnEngine:
+        own = computed_of(self.config.decoder_layers) if self._view is None else self._view
+        computed = narrowed(own, layers, skip)
+        other = copy.copy(self)
+        other._predicted = partial(
+            self._predicted, left_out=weights_left_out(computed, self.config.decoder_layers)
+        )
+        other.costs = replace(self._in_proportion(other._predicted()), encoding=0.0)
+        other._view = computed
+        other._model = self._model.view([tuple(each in names for each in SUBLAYERS) for names in computed])
+        other._engine = _native.Engine(other._model, self.isa, self.threads, self._encoder)
+        return other
+
     def commit(self, scores: Scores, kept: Sequence[int] | IntArray) -> None:
         self._engine.commit(scores, kept)
 
@@ -75,7 +95,7 @@ class VectorsOnEngine(OnEngine):
     def encode(self, sources: Sequence[Source]) -> IntArray:
         found = features_of(sources, self.encoded_features)
         vectors = np.concatenate([np.empty((0, self.encoded_features), np.float32), *found])
-        return self._engine.encode_vectors(vectors, [*map(len, found)])
+        return self._encoder.encode_vectors(vectors, [*map(len, found)])
 
 
 def _arrays(work: Pass) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:

@@ -24,6 +24,7 @@ from nartk.protocols.passes import (
 )
 from nartk.protocols.prompts import Prompted
 from nartk.protocols.reading import Reading
+from nartk.protocols.views import view_of
 
 
 class WrappedScores(Reading):
@@ -85,6 +86,10 @@ class WrappedPasses:
     def encodings(self, memory: Sequence[int] | IntArray) -> list[FloatArray]:
         """Implements `nartk.protocols.encoded.GivesEncoded` where the other one does."""
         return cast(GivesEncoded, self.scorer).encodings(memory)
+
+    def view(self, layers: int | None = None, skip: Sequence[str] = ()) -> PassScorer:
+        """Implements `nartk.protocols.views.GivesViews` where the other one does."""
+        return view_of(self.scorer, layers, skip)
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
         self.scorer.free(memory)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nartk.checkpoints.generation import unheeded, with_generation
 from nartk.checkpoints.names import CONFIG
 from nartk.checkpoints.word_counts import drafted_words
+from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.errors import StrategyMismatchError, named
 from nartk.protocols.aligned import AlignedWords
 from nartk.protocols.encoded import ReadsEncoded
@@ -48,6 +49,48 @@ def _require_verifier(drafter: Model, model: Model, name: str) -> None:
         )
 
 
+def _other(model: Model, name: str, item: Field[Any], tell: Callable[[str], None]) -> Model:
+    """The other model that an option names, which fits this one."""
+    key, found = item.name, model.other(name)
+    mine, theirs = model.checkpoint, found.checkpoint
+    if isinstance(found.passes, ReadsEncoded):
+        _require_verifier(found, model, f"{key} {name!r}")
+    else:
+        mine.input.require_equal(theirs.input, "the model", f"{key} {name!r}")
+    is_pair = isinstance(found.passes, PassScorer) and isinstance(model.passes, PassScorer)
+    mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {name!r}", padded=is_pair)
+    for side in ("max_source_len", "max_target_len"):
+        capacity, wanted = (getattr(each.config, side) for each in (found, model))
+        if capacity < wanted:
+            raise StrategyMismatchError(
+                f"{key} {name!r} has a `{side}` of {capacity} tokens, the model one of {wanted}",
+                fix="train it with the model's lengths",
+            )
+    if item.metadata["smaller"] and found.parameters > model.parameters:
+        tell(
+            f"{key} {name!r} has {found.parameters:,} parameters, the model {model.parameters:,}; "
+            "drafts pay where the smaller model makes them: are the two swapped?"
+        )
+    return found
+
+
+def _own_layers(model: Model, given: str, strategy: str, item: Field[Any]) -> OwnLayers:
+    """The layers of the model that an option names in another model's place.
+
+    Raises:
+        StrategyMismatchError: The strategy drafts with other models alone.
+        UsageError: The model has no such layers.
+    """
+    if not item.metadata["itself"]:
+        raise StrategyMismatchError(
+            f"{named(item.name)} of {strategy!r} is {given!r}, but the model's own layers do not draft there",
+            fix="name another model, or choose speculative or bild",
+        )
+    found = OwnLayers.read(given)
+    found.of(model.passes)
+    return found
+
+
 def made_strategy(
     model: Model, name: str | None, options: Mapping[str, Any], *, tell: Callable[[str], None] = warnings.warn
 ) -> Strategy:
@@ -68,6 +111,7 @@ def made_strategy(
         CheckpointError: Another model, or what is stored, is corrupt.
         StrategyMismatchError: The model, or another one that an option names, is of the wrong
             architecture or has fewer positions than the model.
+        UsageError: An option names layers of the model that it has not.
         VocabMismatchError: Another model reads or writes other words.
     """
     if isinstance(model.passes, ReadsEncoded):
@@ -83,49 +127,34 @@ def made_strategy(
     model.scorer_for(made)
     if ignored := unheeded(generation, name):
         tell(ignored)
-    auxiliary = {}
+    auxiliary: dict[str, Any] = {}
+    mine = model.checkpoint
     for key, item in options_of(name).items():
         if not item.metadata["model"] or not (other := _named(model, getattr(made, key), item)):
             continue
-        found = model.other(other)
-        mine, theirs = model.checkpoint, found.checkpoint
-        if isinstance(found.passes, ReadsEncoded):
-            _require_verifier(found, model, f"{key} {other!r}")
+        if OwnLayers.are_named(other):
+            auxiliary[key] = _own_layers(model, other, name, item)
+            checkpoint, fingerprint = mine, other
         else:
-            mine.input.require_equal(theirs.input, "the model", f"{key} {other!r}")
-        is_pair = isinstance(found.passes, PassScorer) and isinstance(model.passes, PassScorer)
-        mine.target_vocab.require_equal(theirs.target_vocab, "the model", f"{key} {other!r}", padded=is_pair)
-        for side in ("max_source_len", "max_target_len"):
-            capacity, wanted = (getattr(each.config, side) for each in (found, model))
-            if capacity < wanted:
-                raise StrategyMismatchError(
-                    f"{key} {other!r} has a `{side}` of {capacity} tokens, the model one of {wanted}",
-                    fix="train it with the model's lengths",
-                )
-        if item.metadata["smaller"] and found.parameters > model.parameters:
-            tell(
-                f"{key} {other!r} has {found.parameters:,} parameters, the model {model.parameters:,}; "
-                "drafts pay where the smaller model makes them: are the two swapped?"
-            )
-        made = replace(made, **{key: found.checkpoint.fingerprint})  # type: ignore[arg-type]
-        auxiliary[key] = found.passes
-        if len(theirs.target_vocab) != len(mine.target_vocab):
-            auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
+            found = _other(model, other, item, tell)
+            auxiliary[key], checkpoint = found.passes, found.checkpoint
+            fingerprint = checkpoint.fingerprint
+            if len(checkpoint.target_vocab) != len(mine.target_vocab):
+                auxiliary[key] = AlignedWords(found.passes, mine.target_vocab)
+        made = replace(made, **{key: fingerprint})  # type: ignore[arg-type]
         from nartk.checkpoints import thresholds
 
         added, unfit = thresholds.apply(
-            model.checkpoint.folder,
-            made,
-            options,
-            model=model.checkpoint.fingerprint,
-            drafter=found.checkpoint.fingerprint,
+            mine.folder, made, options, model=mine.fingerprint, drafter=fingerprint
         )
         if unfit:
             tell(unfit)
         made = replace(made, **added)
         if most := getattr(made, f"{key}_words", 0):
-            words = drafted_words(theirs.files, most, theirs.target_vocab, drafter=f"{key} {other!r}")
-            auxiliary[key] = TrimmedWords(auxiliary[key], words)
+            words = drafted_words(checkpoint.files, most, checkpoint.target_vocab, drafter=f"{key} {other!r}")
+            drafter = auxiliary[key]
+            is_own = isinstance(drafter, OwnLayers)
+            auxiliary[key] = replace(drafter, words=words) if is_own else TrimmedWords(drafter, words)
     if auxiliary:
         made = replace(made, auxiliary=auxiliary)
     made = made.in_pieces(model.checkpoint.output)

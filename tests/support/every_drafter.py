@@ -32,6 +32,7 @@ class Sentences:
         outputs: Greedy search's, by source.
         small: Makes an autoregressive model that is near the verifier.
         light: Makes one that reads what the verifier has encoded.
+        own: Makes layers of the verifier that draft.
         network: Makes a random network of a non-autoregressive architecture.
     """
 
@@ -40,6 +41,7 @@ class Sentences:
     outputs: dict[tuple[int, ...], Sequence[int]]
     small: Callable[[random.Random], Any]
     light: Callable[[random.Random], Any]
+    own: Callable[[random.Random], Any]
     network: Callable[[str], Any]
 
 
@@ -51,6 +53,7 @@ def sentences(
     *,
     small: Callable[[random.Random], Any],
     light: Callable[[random.Random], Any],
+    own: Callable[[random.Random], Any],
     network: Callable[[str], Any],
 ) -> Sentences:
     drafted = [
@@ -58,7 +61,7 @@ def sentences(
         for each, output in zip(requests, outputs, strict=True)
     ]
     by_source = {each.source: output for each, output in zip(requests, outputs, strict=True)}
-    return Sentences(words, drafted, by_source, small, light, network)
+    return Sentences(words, drafted, by_source, small, light, own, network)
 
 
 def drafts_near(rng: random.Random, output: Sequence[int], words: int) -> tuple[tuple[int, ...], ...]:
@@ -99,6 +102,10 @@ def light(rng: random.Random, each: Sentences) -> Any:
     return drafting("speculative", each.light(rng), block_size=rng.choice([1, 2, 3, 5, 40]))
 
 
+def own(rng: random.Random, each: Sentences) -> Any:
+    return drafting("speculative", each.own(rng), block_size=rng.choice([1, 2, 3, 5, 40]))
+
+
 def knowing(kind: str) -> Make:
     """`gad` with a drafter that half knows the outputs."""
 
@@ -134,6 +141,7 @@ EVERY: dict[str, Make] = {
     **{name: free(name) for name in ("greedy", "iad", "ngram", "recycling", "union", "verify")},
     "speculative": speculative,
     "speculative with a light drafter": light,
+    "speculative with its own layers": own,
     "ctc-draft": own_head,
     **{f"gad that knows a {kind}": knowing(kind) for kind in SCRIPTED},
     **{f"gad with {kind}": random_network(kind) for kind in KINDS},

@@ -232,6 +232,7 @@ void Engine::free(const int* handles, int count) {
 }
 
 std::shared_ptr<const Memory> Engine::memory(int handle) {
+    if (of) return of->memory(handle);
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = memories.find(handle);
     if (found == memories.end()) throw PassFault("encoded source " + number(handle) + " is not there");

@@ -84,8 +84,8 @@ struct Engine::Forks {
     }
 };
 
-Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads)
-    : cells(network->cell_floats(network->decoder)), network(network), kernels(kernels), threads(threads) {
+Engine::Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads, Engine* of)
+    : cells(network->cell_floats(network->decoder)), network(network), kernels(kernels), threads(threads), of(of) {
     Forks& forks = Forks::all();
     std::lock_guard<std::mutex> lock(forks.mutex);
     forks.engines.push_back(this);
@@ -417,7 +417,9 @@ std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* conte
             const float* relative = biases(space, stack, longest);
             int offset = 0;  // of the layer's keys in a cell
             for (const Layer& layer : stack.layers) {
-                if (layer.recurrence) {
+                if (layer.skips_self) {
+                    pass_over(layer.self_norm, layer.norm_first, x, m);
+                } else if (layer.recurrence) {
                     recur(space, layer, x, m, [&](int token) {
                         const Attended& list = lists->of(begin + token);
                         const float* before = list.count > 1 ? list.rows[list.count - 2] : nullptr;
@@ -439,9 +441,15 @@ std::shared_ptr<Pending> Engine::decode(const Sources& sources, const int* conte
                     attention(space, layer, layer.self_norm, *layer.qkv, *layer.out, x, m, longest, relative, kept,
                               over, unseen);
                 }
-                attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin,
-                               watched, begin);
-                feed_forward(space, layer.ffn, layer.norm_first, x, m);
+                if (layer.skips_source)
+                    pass_over(layer.cross_norm, layer.norm_first, x, m);
+                else
+                    attend_sources(space, layer, x, m, (int)(&layer - stack.layers.data()), sources.data() + begin,
+                                   watched, begin);
+                if (layer.skips_ffn)
+                    pass_over(layer.ffn.norm, layer.norm_first, x, m);
+                else
+                    feed_forward(space, layer.ffn, layer.norm_first, x, m);
                 offset += layer.cell_floats();
                 if (interrupted) interrupted();
             }

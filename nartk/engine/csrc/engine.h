@@ -2,6 +2,7 @@
 //
 // Symbols: n tokens, S source positions, d features of the model, H heads of f features (a multiple of 16).
 #pragma once
+#include <array>
 #include <deque>
 #include <list>
 #include <functional>
@@ -84,8 +85,13 @@ struct Layer {
     const Linear* merge_out = nullptr;
     Norm final_norm;
     bool conditioned = false;  // reads afterwards what the CTC head predicts
+    // Sublayers of the decoder that a view leaves out: their norms stay where these follow them.
+    bool skips_self = false, skips_source = false, skips_ffn = false;
     int width() const { return heads * features; }
-    int cell_floats() const { return recurrence ? rounded(recurrence->inputs, LANES) : 2 * width(); }
+    int cell_floats() const {
+        if (skips_self) return 0;
+        return recurrence ? rounded(recurrence->inputs, LANES) : 2 * width();
+    }
 };
 
 struct Stack {
@@ -198,6 +204,9 @@ struct Network {
     int spoken_bins() const { return steps.out ? steps.bins : acoustic.out ? acoustic.out->outputs : 0; }
     // Of the layers of a stack, the floats that a token's cell has of each: keys and values, or a state.
     static size_t cell_floats(const Stack& stack);
+    // The same with the first layers of the decoder alone, on the same weights; of each, whether its attention to the
+    // target, its attention to the source and its feed-forward network are computed.
+    std::shared_ptr<Network> view(const std::vector<std::array<bool, 3>>& computed) const;
 };
 
 // A block of floats that only grows.
@@ -319,7 +328,8 @@ struct Chain {
 
 class Engine {
   public:
-    Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads);
+    // of: the engine whose encoded sources it reads, in place of its own; its network is a view of that one's.
+    Engine(std::shared_ptr<const Network> network, const Kernels* kernels, int threads, Engine* of = nullptr);
     ~Engine();
 
     std::vector<int> encode(const int* tokens, const int* lengths, int count);
@@ -415,6 +425,9 @@ class Engine {
     using Sources = std::vector<std::shared_ptr<const Memory>>;  // of each token
     std::shared_ptr<Pending> decode(const Sources& sources, const int* contexts, const int* parents,
                                     const Through& enter, const Through& leave, const Watched* watched = nullptr);
+    void pass_over(const Norm& norm, bool first, float* x, int n) {  // a sublayer that gives zeros
+        if (!first) normed(norm, x, n, x);
+    }
     void attend_rows(Workspace& space, const Layer& layer, float* x, int n, const Rows& rows,
                      const float* biases = nullptr);
     void attend_sources(Workspace& space, const Layer& layer, float* x, int n, int index,
@@ -463,6 +476,7 @@ class Engine {
     void read_row(const float* row, const Listed* list, int index, const Want& want, Read& read,
                   std::vector<float>& copy);
 
+    Engine* const of;
     std::mutex mutex;  // of memories, spaces and listed layers
     std::list<std::shared_ptr<const Listed>> lists;  // those that were used last come first
     size_t list_bytes = 0;

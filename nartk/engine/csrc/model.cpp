@@ -481,7 +481,9 @@ void bind_model(py::module_& m) {
     py::class_<Model, std::shared_ptr<Model>>(m, "Model").def(py::init([](const py::dict& parts) {
         Builder built(parts);
         return Model{built.network, std::move(built.keep)};
-    }));
+    })).def("view", [](const Model& from, const std::vector<std::array<bool, 3>>& layers) {
+        return Model{from.network->view(layers), from.keep};
+    });
 }
 
 }  // namespace nartk

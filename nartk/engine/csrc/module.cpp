@@ -45,7 +45,8 @@ py::tuple run_attending(std::shared_ptr<Runner> runner, py::object words, py::ob
     const Ints tokens = ints(words), sources = ints(memories);
     if (tokens.size() < 1 || sources.size() < 1) throw PassFault("a pass has no token");
     Watched watched;
-    for (const Layer& layer : engine.network->decoder.layers) watched.rows.emplace_back(layer.heads, -1);
+    for (const Layer& layer : engine.network->decoder.layers)
+        watched.rows.emplace_back(layer.skips_source ? 0 : layer.heads, -1);
     for (const auto& [layer, head] : heads) {
         if (layer < 0 || layer >= (int)watched.rows.size() || head < 0 || head >= (int)watched.rows[layer].size())
             throw PassFault("the decoder has no head " + number(head) + " in layer " + number(layer));
@@ -303,8 +304,8 @@ PYBIND11_MODULE(_native, m) {
         .def("rows", &Scores::rows);
 
     py::class_<Runner, std::shared_ptr<Runner>>(m, "Engine")
-        .def(py::init<std::shared_ptr<Model>, const std::string&, int>(), py::arg("model"), py::arg("isa"),
-             py::arg("threads"))
+        .def(py::init<std::shared_ptr<Model>, const std::string&, int, std::shared_ptr<Runner>>(), py::arg("model"),
+             py::arg("isa"), py::arg("threads"), py::arg("of") = nullptr)
         .def("encode", &encode)
         .def("free", of_handles([](Engine& e, const int* memories, int count) { e.free(memories, count); }))
         .def("open", [](Runner& r, int count) { return array(r.engine.cells.open(count)); })

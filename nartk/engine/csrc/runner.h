@@ -12,10 +12,11 @@ constexpr auto PATIENCE = std::chrono::milliseconds(50);  // between looks for a
 // An engine, and the model that it needs.
 struct Runner {
     std::shared_ptr<Model> model;
+    std::shared_ptr<Runner> of;  // whose encoded sources it reads; null: it has its own
     Engine engine;
 
-    Runner(std::shared_ptr<Model> model, const std::string& isa, int threads)
-        : model(model), engine(model->network, &kernels_of(isa), threads) {
+    Runner(std::shared_ptr<Model> model, const std::string& isa, int threads, std::shared_ptr<Runner> of)
+        : model(model), of(of), engine(model->network, &kernels_of(isa), threads, of ? &of->engine : nullptr) {
         require(threads > 0, "an engine has threads");
         engine.interrupted = look;
     }
