@@ -24,8 +24,12 @@ from support.small_passes import drafting
 from support.tiny import random_model as model_folder
 
 import nartk
+from nartk.bench.choose import Given
+from nartk.bench.engines import parse_spec
 from nartk.checkpoints.loading import load_checkpoint
+from nartk.checkpoints.names import WORD_COUNTS
 from nartk.checkpoints.saving import save_checkpoint
+from nartk.checkpoints.word_counts import write_counts
 from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.decoders.drafters.small_model import SmallModel
 from nartk.engine import available
@@ -326,18 +330,19 @@ def test_no_source_is_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
 # Folders.
 
 
-def without_layers(folder: Path, model: Path, count: int) -> Path:
-    """A folder of a model that has the first layers of another one's decoder alone."""
-    checkpoint = load_checkpoint(model)
+def with_layers(folder: Path, model: Path, count: int) -> Path:
+    """A folder of a model of the first layers of another one's decoder, and of counts of words."""
+    checkpoint, counts = load_checkpoint(model), folder.with_suffix(".json")
     config = replace(nartk.load(model).config, decoder_layers=count)
-    tensors = {name: torch.from_numpy(checkpoint.tensors[name].copy()) for name in config.weight_shapes()}
+    write_counts(counts, {word: i + 1 for i, word in enumerate(WORDS)})
     save_checkpoint(
         folder,
         architecture="transformer",
         settings=asdict(config),
-        tensors=tensors,
+        tensors={name: torch.from_numpy(checkpoint.tensors[name].copy()) for name in config.weight_shapes()},
         source_vocab=checkpoint.target_vocab,
         target_vocab=checkpoint.target_vocab,
+        others={WORD_COUNTS: counts},
         card="# A model for tests\n",
     )
     return folder
@@ -345,13 +350,13 @@ def without_layers(folder: Path, model: Path, count: int) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return model_folder(tmp_path / "model", words=WORDS, layers=3)
+    return with_layers(tmp_path / "model", model_folder(tmp_path / "first", words=WORDS, layers=3), 3)
 
 
 @pytest.mark.parametrize("dtype", TYPES if available() else ("fp32",))
 def test_outputs_are_those_with_a_drafter_of_these_layers(folder: Path, tmp_path: Path, dtype: str) -> None:
     """By strategies whose outputs depend on the drafts, too: the same drafts, bit for bit."""
-    small = without_layers(tmp_path / "small", folder, 2)
+    small = with_layers(tmp_path / "small", folder, 2)
     model = nartk.load(folder, dtype=dtype)
     plain = [each.tokens for each in model.decode(LINES, "greedy")]
     outputs = set()
@@ -359,6 +364,7 @@ def test_outputs_are_those_with_a_drafter_of_these_layers(folder: Path, tmp_path
         ("speculative", {"adaptive": False, "block_size": 3}),
         ("speculative", {"temperature": 1.0, "seed": 3}),
         ("bild", {"fallback": 0.1, "rollback": 4.0}),
+        ("bild", {"fallback": 0.1, "rollback": 4.0, "drafter_words": 6}),
     ):
         for batch_size in (1, 8):
             found, wanted = (
@@ -415,6 +421,24 @@ def test_bad_layers_are_named_before_anything_is_decoded(folder: Path, name: str
         nartk.load(folder).strategy(name, {"drafter": drafter})
     assert fix in raised.value.fix
     assert raised.value.fix
+
+
+def test_no_counts_of_words_are_an_error(tmp_path: Path) -> None:
+    model = nartk.load(model_folder(tmp_path / "bare", words=WORDS))
+    with pytest.raises(UsageError, match=r"the folder of the model has no word_counts.json"):
+        model.strategy("speculative", {"drafter": "self:layers=1", "drafter_words": 5})
+
+
+def test_a_benchmark_reads_layers_as_one_option() -> None:
+    found = parse_spec("speculative:block_size=4:drafter=self:layers=2:skip=decoder.0.ffn:adaptive=0", "fp32")
+    drafter = "self:layers=2:skip=decoder.0.ffn"
+    assert found.options == {"block_size": 4, "drafter": drafter, "adaptive": False}
+    given = Given("gec-en", ["self:layers=1"], drafts=False)
+    assert [each.options for each in given.named(parse_spec("speculative", "fp32"))] == [
+        {"drafter": "self:layers=1"}
+    ]
+    assert "speculative:drafter=self:layers=1" in [each.label for each in given.every("fp32")]
+    given.require_used()
 
 
 def test_a_strategy_of_other_drafters_takes_no_layers(folder: Path) -> None:

@@ -84,6 +84,6 @@ def drafted_words(files: Mapping[str, Path], most: int, vocab: Vocab, *, drafter
     if WORD_COUNTS not in files:
         raise UsageError(
             f"{named('drafter_words', most)}, but the folder of {drafter} has no {WORD_COUNTS}",
-            fix=f"convert the drafter with {named('word_counts')} and the file that nartk-distill wrote",
+            fix=f"convert it with {named('word_counts')} and the file that nartk-distill wrote",
         )
     return most_frequent(read_counts(files[WORD_COUNTS], vocab), most, vocab)

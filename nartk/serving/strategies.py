@@ -151,9 +151,10 @@ def made_strategy(
             tell(unfit)
         made = replace(made, **added)
         if most := getattr(made, f"{key}_words", 0):
-            words = drafted_words(checkpoint.files, most, checkpoint.target_vocab, drafter=f"{key} {other!r}")
             drafter = auxiliary[key]
             is_own = isinstance(drafter, OwnLayers)
+            named_as = "the model" if is_own else f"{key} {other!r}"
+            words = drafted_words(checkpoint.files, most, checkpoint.target_vocab, drafter=named_as)
             auxiliary[key] = replace(drafter, words=words) if is_own else TrimmedWords(drafter, words)
     if auxiliary:
         made = replace(made, auxiliary=auxiliary)
