@@ -470,7 +470,7 @@ def break_off(
         return right(*given)
 
     with patch.context() as inner:
-        inner.setattr(broken, method, breaking)
+        inner.setitem(vars(broken), method, breaking)  # undone without a trace, which a view would copy
         with contextlib.suppress(KeyboardInterrupt):
             list(strategy.run(scorer, requests, batch_size=3))
             ended = False
