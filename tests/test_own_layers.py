@@ -19,11 +19,13 @@ import pytest
 import torch
 from support.engine_models import TYPES, bits_of, decode, on_engine
 from support.own_layers import KeptLayers, random_layers
-from support.random_transformers import random_config, random_model, random_source, vocabulary
+from support.random_transformers import arrays_of, random_config, random_model, random_source, vocabulary
 from support.small_passes import drafting
+from support.speech_models import random_speech, random_speeches
 from support.tiny import random_model as model_folder
 
 import nartk
+from nartk.architectures import architecture
 from nartk.bench.choose import Given
 from nartk.bench.engines import parse_spec
 from nartk.checkpoints.loading import load_checkpoint
@@ -182,6 +184,28 @@ def test_a_sublayer_that_is_left_out_is_one_that_gives_zeros(
             differ += greedy(view, requests, 3) != greedy(scorer, requests, 3)
     assert differ > 2 * len(numbers)
     assert recurrent > 0
+
+
+@needs_engine
+@pytest.mark.parametrize("type", TYPES)
+def test_layers_of_a_model_of_speech_and_its_drafts(type: str) -> None:
+    """A Conformer with a CTC head."""
+    found = architecture("conformer")
+    model = random_speech("conformer", decoder_layers=2)
+    other = found.network(replace(model.config, decoder_layers=1)).eval()
+    names = other.state_dict().keys()
+    other.load_state_dict({name: x for name, x in model.state_dict().items() if name in names})
+    scorer, right = (
+        found.engine(each.config, arrays_of(each), vocabulary(9), type=type) for each in (model, other)
+    )
+    requests = [Request(i, each, 9) for i, each in enumerate(random_speeches(3, [20, 33, 50, 27]))]
+    for batch_size in BATCHES:
+        assert greedy(scorer.view(1), requests, batch_size) == greedy(right, requests, batch_size)
+    own = KeptLayers(1)
+    results = decode(drafting("speculative", own, adaptive=False), scorer, requests, batch_size=3)
+    assert bits_of(results) == greedy(scorer, requests, 3) != greedy(right, requests, 3)
+    assert sum(each.drafted for each in results) > 10
+    assert own.cells_in_use == own.memories_in_use == 0
 
 
 def test_a_view_reads_what_the_model_has_encoded_and_the_reverse() -> None:

@@ -28,6 +28,7 @@ from nartk.checkpoints.hugging_face.speech import FAMILY
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as nartk_decode
+from nartk.decoders.drafters.own_layers import OwnLayers
 from nartk.decoders.loop.prompting import Prompt, prompts_of
 from nartk.decoders.loop.timestamps import TimestampRules
 from nartk.engine import available
@@ -363,7 +364,11 @@ def test_every_strategy_reads_the_prompt(name: str, tmp_path: Path) -> None:
     small = dataclasses.replace(make_strategy("speculative", options), auxiliary={"drafter": scorer})
     requests = [Request(i, source, longest_output(scorer)) for i, source in enumerate(sources)]
     drafted = decode(small, scorer, requests, batch_size=3)
-    for found in (drafted, results_of("recycling", scorer, sources, generation, adaptive=False)):
+    own = decode(
+        dataclasses.replace(small, auxiliary={"drafter": OwnLayers(1)}), scorer, requests, batch_size=3
+    )
+    assert sum(each.drafted for each in own) > 0
+    for found in (drafted, own, results_of("recycling", scorer, sources, generation, adaptive=False)):
         assert outputs_of(found) == wanted
         if name == "engine":
             assert bits(found) == bits(greedy)
