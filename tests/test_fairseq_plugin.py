@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support import fairseq_host
+from support.fairseq_host import sample
 from torch import Tensor
 
 import nartk
@@ -48,20 +49,6 @@ def criterion(name: str, epsilon: float) -> Any:
     from fairseq.criterions import CRITERION_REGISTRY
 
     return CRITERION_REGISTRY[name](fairseq_host.task(WORDS), sentence_avg=False, label_smoothing=epsilon)
-
-
-def sample(source: Tensor, prev_output: Tensor) -> dict[str, Any]:
-    """A batch as fairseq's translation task gives it to a criterion."""
-    target = torch.full_like(prev_output, fairseq_host.PAD)
-    target[:, :-1] = prev_output[:, 1:]
-    lengths = prev_output.ne(fairseq_host.PAD).sum(1)
-    target[torch.arange(len(target)), lengths - 1] = fairseq_host.EOS
-    net_input = {
-        "src_tokens": source,
-        "src_lengths": source.ne(fairseq_host.PAD).sum(1),
-        "prev_output_tokens": prev_output,
-    }
-    return {"net_input": net_input, "target": target, "ntokens": int(lengths.sum())}
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -43,7 +43,7 @@ from nartk.models.distil_losses import DIVERGENCES
 from nartk.models.losses import Training, label_smoothed_cross_entropy
 from nartk.models.transformer import Transformer
 from nartk.tasks.core_model import read_model
-from nartk.tasks.cross_entropy import CrossEntropy, CrossEntropyConfig
+from nartk.tasks.cross_entropy import CrossEntropy, WordLossConfig
 from nartk.vocab import Vocab
 
 CRITERION = "nartk_drafter"
@@ -53,7 +53,7 @@ _GLANCING = Training.__dataclass_fields__
 
 
 @dataclass
-class DrafterConfig(CrossEntropyConfig):
+class DrafterConfig(WordLossConfig):
     """Options of the criterion."""
 
     # fairseq knows no other way to write this type.

@@ -154,6 +154,20 @@ def padded_batch(words: int, *, left: bool) -> tuple[Tensor, Tensor]:
     return source, target
 
 
+def sample(source: Tensor, prev_output: Tensor) -> dict[str, Any]:
+    """A batch as fairseq's translation task gives it to a criterion."""
+    target = torch.full_like(prev_output, PAD)
+    target[:, :-1] = prev_output[:, 1:]
+    lengths = prev_output.ne(PAD).sum(1)
+    target[torch.arange(len(target)), lengths - 1] = EOS
+    net_input = {
+        "src_tokens": source,
+        "src_lengths": source.ne(PAD).sum(1),
+        "prev_output_tokens": prev_output,
+    }
+    return {"net_input": net_input, "target": target, "ntokens": int(lengths.sum())}
+
+
 def build(architecture: str, *flags: str, words: int = 21, trained: Any = None) -> Any:
     """A model built as `fairseq-train` does it: the command line, then the architecture.
 
