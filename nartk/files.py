@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
-import struct
 import sys
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeAlias
 
-from nartk.errors import CheckpointError, InputFileError, OutputError, ResumeMismatchError, UsageError
+from nartk.errors import CheckpointError, InputFileError, OutputError, UsageError
 from nartk.unpacking import unpacked
-
-_RECORD = struct.Struct("<II")  # bytes of the payload, and the CRC-32 of the payload
-
 
 STDIN = "-"  # as the name of a file; of an output, stdout
 BOM = b"\xef\xbb\xbf"  # a byte order mark, which is no text
@@ -148,7 +143,7 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
             with path.open(mode, encoding=encoding) as file:
                 yield file
         except OSError as error:
-            raise _output_error(path, error) from error
+            raise output_error(path, error) from error
         return
     import tempfile  # which takes 10 ms: few write files
 
@@ -157,7 +152,7 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
         try:
             handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         except OSError as error:
-            raise _output_error(path, error) from error
+            raise output_error(path, error) from error
         try:
             with os.fdopen(handle, mode, encoding=encoding) as file:
                 yield file
@@ -165,12 +160,28 @@ def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
                 os.fsync(file.fileno())
             os.chmod(name, 0o666 & ~_umask())
             os.replace(name, target)
+            _sync_folder(target.parent)
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             if isinstance(error, OSError):
-                raise _output_error(path, error) from error
+                raise output_error(path, error) from error
             raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Has the names of a folder's files on the disk, where the system can; raises OSError."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # a folder that may be written to and not read
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that keep no order of names
+            raise
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager
@@ -230,7 +241,7 @@ def writing_folder(path: Path, *, known: Collection[str]) -> Iterator[Path]:
             raise
         shutil.rmtree(older, ignore_errors=True)
     except OSError as error:
-        raise _output_error(path, error) from error
+        raise output_error(path, error) from error
     finally:
         if made is not None:
             shutil.rmtree(made, ignore_errors=True)
@@ -244,7 +255,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise _output_error(path, error) from error
+        raise output_error(path, error) from error
 
 
 def read_file(path: Path, *, most: int) -> bytes:
@@ -389,111 +400,14 @@ class DescribedFolder(Folder):
         return raw
 
 
-class Journal:
-    """A file of records that is only ever appended to: a run that is killed goes on after its last record.
-
-    The first record is the header, which says what the others belong to. A record that is cut off or
-    damaged, as a crash leaves it, ends the file: it and what follows it are done again.
-
-    Attributes:
-        count: Records after the header.
-    """
-
-    def __init__(self, path: Path, file: IO[bytes], count: int) -> None:
-        self.path, self.count = path, count
-        self._file = file
-
-    @classmethod
-    @contextlib.contextmanager
-    def open(cls, path: Path, header: bytes) -> Iterator[Journal]:
-        """Opens a journal, or begins one.
-
-        Raises:
-            ResumeMismatchError: It has another header. Nothing has been written.
-            OutputError: It cannot be written, or another process writes to it.
-        """
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(path.open("r+b" if os.path.exists(path) else "x+b"))
-                _lock(path, file)
-                count, end = -1, 0
-                for payload, after in _read_records(file):
-                    if count < 0 and payload != header:
-                        raise ResumeMismatchError("the journal belongs to another run", where=str(path))
-                    count, end = count + 1, after
-                file.seek(end)
-                file.truncate()
-            except OSError as error:
-                raise _output_error(path, error) from error
-            journal = cls(path, file, count)
-            if count < 0:
-                journal.append(header)
-            yield journal
-
-    @staticmethod
-    def header(path: Path) -> bytes | None:
-        """The header of a journal, which is only read; None where it was killed before it had one.
-
-        Raises:
-            OutputError: It cannot be read.
-        """
-        try:
-            with path.open("rb") as file:
-                return next((payload for payload, _ in _read_records(file)), None)
-        except OSError as error:
-            raise _output_error(path, error) from error
-
-    def append(self, payload: bytes) -> None:
-        """Adds a record of one byte or more; it is on the disk when this returns. Raises OutputError."""
-        try:
-            self._file.write(_RECORD.pack(len(payload), zlib.crc32(payload)) + payload)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise _output_error(self.path, error) from error
-        self.count += 1
-
-    def records(self) -> Iterator[bytes]:
-        """All records after the header, in their order."""
-        with self.path.open("rb") as file:
-            yield from (payload for payload, _ in islice(_read_records(file), 1, None))
-
-
-def _read_records(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """The whole records of a journal, each with the place where it ends."""
-    size = os.fstat(file.fileno()).st_size
-    while len(head := file.read(_RECORD.size)) == _RECORD.size:
-        length, checksum = _RECORD.unpack(head)
-        # No record is empty: zeros, which a file system may leave at the end, would look like such ones.
-        if not 0 < length <= size - file.tell():
-            return
-        payload = file.read(length)
-        if zlib.crc32(payload) != checksum:
-            return
-        yield payload, file.tell()
-
-
-def _lock(path: Path, file: IO[bytes]) -> None:
-    """Keeps a second process out until the file is closed, on systems that can."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise OutputError(
-            "another run writes to it", fix="let that one finish, or choose another folder", where=str(path)
-        ) from None
-
-
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)
     return umask
 
 
-def _output_error(path: Path, error: OSError) -> OutputError:
+def output_error(path: Path, error: OSError) -> OutputError:
+    """The error of a file that the system refuses to write."""
     return OutputError(
         f"cannot write: {error.strerror}", fix="choose a writable place with space", where=str(path)
     )

@@ -38,7 +38,7 @@ from nartk.cli import calibrate as command
 from nartk.cli import decode, score
 from nartk.cli.calibrate import main
 from nartk.errors import CheckpointError
-from nartk.files import Journal
+from nartk.journal import Journal
 from nartk.metrics.bootstrap import resampled
 from nartk.metrics.result import MetricResult
 from nartk.models.blockwise import Blockwise

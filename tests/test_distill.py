@@ -25,7 +25,7 @@ import nartk.serving.model
 from nartk.cli import distill
 from nartk.cli.distill import main
 from nartk.errors import OutputError, ResumeMismatchError, UsageError
-from nartk.files import Journal
+from nartk.journal import Journal
 from nartk.serving.distillation import Choice, Filters, longest_run, overlap
 
 WORDS = tiny.WORDS.split()

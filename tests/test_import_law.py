@@ -53,7 +53,7 @@ FAIRSEQ_DOORS = {
 WITH_TORCH = {"nartk/checkpoints/pickles.py"}  # files of the core that are imported where torch is needed
 # Files of the core that load no torch: of what is installed, numpy alone; of the core, one another.
 WITHOUT_TORCH = {
-    *(f"nartk/{name}.py" for name in ("errors", "files", "unpacking", "vocab")),
+    *(f"nartk/{name}.py" for name in ("errors", "files", "journal", "unpacking", "vocab")),
     *(
         f"nartk/protocols/{name}.py"
         for name in ("hypothesis", "outputs", "passes", "parallel", "contexts", "kept")

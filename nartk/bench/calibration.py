@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nartk.files import Journal
+from nartk.journal import Journal
 from nartk.registry import options_of
 
 if TYPE_CHECKING:

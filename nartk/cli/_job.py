@@ -20,6 +20,7 @@ from nartk.registry import reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
+    from nartk.cli._journal import LineJournal
     from nartk.cli._speech import SpeechWriter
     from nartk.cli._transcripts import Transcripts
     from nartk.data.readers import Record
@@ -64,6 +65,7 @@ class Job:
         self.windows: list[DecodeStats] = []
         self.speech: SpeechWriter | None = None  # takes the best output of each line
         self.transcripts: Transcripts | None = None  # makes files of them, where they have other formats
+        self.journal: LineJournal | None = None  # keeps what is written of each line
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         """Decodes a little that does not count; gives the records back."""
@@ -96,33 +98,43 @@ class Job:
         return 0.0 if self.model.sound is None else self.model.sound.seconds - self.warmed
 
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
-        """Decodes all records; tells `done` how many sentences are written."""
+        """Decodes all records; tells `done` how many of them are written that no journal held."""
+        size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
         if self.transcripts is not None:
             records = self.transcripts.checked(records)
+        if self.journal is not None:
+            from nartk.cli._journal import AHEAD
+
+            size, self.lines = min(size, AHEAD), self.journal.count
+            self.failed = self.journal.skip(records)
+        first = self.lines
         from nartk.serving.line_runs import LineRun
         from nartk.serving.outcomes import summarize
 
-        size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
         run = LineRun(self.model, self.strategy, Batching(self.args.batch_size, self.args.max_tokens))
         finished: list[Result] = []
         start = time.perf_counter()
-        for _, found in run_in_order(run, self._requests(records), ahead=size):
+        for _, found in run_in_order(run, self._requests(records, first), ahead=size):
             record = self._read.popleft()
             outcome = found if record.error is None else record.error
             if isinstance(outcome, Result):
                 finished.append(outcome)
             self._write(record, outcome)
-            done(self.lines)
+            done(self.lines - first)
             if len(finished) == WINDOW:
                 self.windows.append(summarize(finished, 0.0))
                 finished.clear()
         self.windows.append(summarize(finished, time.perf_counter() - start - self._waited))
 
-    def _requests(self, records: Iterator[Record]) -> Iterator[LineRequest]:
-        """Requests of records, which are read as places become free; time to read one is not counted."""
+    def _requests(self, records: Iterator[Record], first: int) -> Iterator[LineRequest]:
+        """Requests of records, which are read as places become free; time to read one is not counted.
+
+        Args:
+            first: Lines before them.
+        """
         from nartk.serving.line_runs import line_requests
 
-        for index in count():
+        for index in count(first):
             asked = time.perf_counter()
             record = next(records, None)
             self._waited += time.perf_counter() - asked
@@ -173,6 +185,8 @@ class Job:
         if self.write_trace is not None:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
             self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
+        if self.journal is not None:
+            self.journal.add(record, str(outcome) if isinstance(outcome, NartkError) else None)
 
     def _speak(self, speech: SpeechWriter, record: Record, best: Hypothesis) -> None:
         """Has the sound of an output written; that time is the vocoder's and is not counted here."""
@@ -259,6 +273,7 @@ class Job:
             **timed,
             "lines": self.lines,
             "failed": self.failed,
+            **({} if self.journal is None else {"from_journal": self.journal.count}),
             "sentences": stats.sentences,
             "tokens": stats.tokens,
             "passes": stats.passes,

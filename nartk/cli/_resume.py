@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nartk.errors import InputFileError, ResumeMismatchError
-from nartk.files import Journal, JsonObject, reading
+from nartk.files import JsonObject, reading
+from nartk.journal import Journal
 
 
-def measure_file(name: str) -> JsonObject:
+def measure_file(name: str, *, least: int = 1) -> JsonObject:
     """The lines of a file and the SHA-256 of its bytes.
 
+    Args:
+        least: Fewest lines that it may have, 0 or 1.
+
     Raises:
-        InputFileError: It cannot be read, or holds no line.
+        InputFileError: It cannot be read, or holds fewer.
     """
     digest, lines, last = hashlib.sha256(), 0, b"\n"
     with reading(name) as file:
@@ -25,7 +29,7 @@ def measure_file(name: str) -> JsonObject:
             lines += block.count(b"\n")
             last = block[-1:]
     lines += last != b"\n"
-    if not lines:
+    if lines < least:
         raise InputFileError("no sentence to decode", fix="give a file with at least one", where=name)
     return {"lines": lines, "sha256": digest.hexdigest()}
 

@@ -41,7 +41,8 @@ from nartk.cli._output import add_json, json_writer, tell
 from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record
 from nartk.errors import EXIT_FAILED, EXIT_OK, InputFileError, NartkError, UsageError, number_of
-from nartk.files import STDIN, Journal, JsonObject, require_storable
+from nartk.files import STDIN, JsonObject, require_storable
+from nartk.journal import Journal
 from nartk.metrics.bootstrap import resampled
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import METRICS, make_strategy, options_of

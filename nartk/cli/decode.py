@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,7 @@ from nartk.registry import is_streamed, make_strategy, strategies, strategy_clas
 from nartk.serving.transcripts import FORMATS
 
 if TYPE_CHECKING:
+    from nartk.cli._journal import LineJournal
     from nartk.decoders.strategy import Decoding
 
 DESCRIPTION = """Decodes lines from files or stdin and prints one line for each, in their order.
@@ -137,6 +138,11 @@ def _parser() -> Parser:
         "its own: more sentences a second, the same output (CPU, default: %(default)s)",
     )
     add_output(parser)
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep what is decoded in OUTPUT.journal until all is, and go on after the lines that it holds",
+    )
     add_verbose(parser)
     parser.add_argument(
         "--output-format",
@@ -234,13 +240,18 @@ def main(argv: Sequence[str]) -> int:
                 fix="choose a strategy that is identical to greedy",
             )
         records = read_for(checked, args, files)
+    journal = None
+    if args.resume:
+        from nartk.cli._journal import LineJournal
+
+        others = {"--output-dir": args.output_dir is not None, "--speech": args.speech is not None}
+        _require_alone("--resume", "the journal is of one file", others)
+        _require_alone("--resume", "the journal holds whole lines", {"--partials": args.partials})
+        journal = LineJournal(args, files, options)
     with ExitStack() as outputs:
         # Opened before the model is: a place that cannot be written to is found out before the work.
-        write = outputs.enter_context(line_writer(args.output))
-        write_trace, write_stats = (
-            None if path is None else outputs.enter_context(line_writer(path))
-            for path in (args.trace, args.stats)
-        )
+        write, write_trace = _writers(args, journal, outputs)
+        write_stats = None if args.stats is None else outputs.enter_context(line_writer(args.stats))
         model = load_model(name, args, args.dtype, files=files, replicas=args.replicas)
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
@@ -250,6 +261,9 @@ def main(argv: Sequence[str]) -> int:
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _make_job(args, model, strategy, write, write_trace)
+        if journal is not None:
+            journal.open(outputs, model, strategy)
+            job.journal = journal
         if args.output_format in FORMATS or args.output_dir is not None:
             from nartk.cli._transcripts import Transcripts
 
@@ -269,16 +283,27 @@ def main(argv: Sequence[str]) -> int:
             and sys.stderr.isatty()
             and (args.output not in (None, STDIN) or not sys.stdout.isatty())
         )
-        with progress(
-            "scoring" if job.scores else "decoding",
-            count_sentences(files, args.format) if drawn else None,
-            drawn=drawn,
-        ) as done:
+        total = count_sentences(files, args.format) if drawn else None
+        if total is not None and journal is not None:
+            total -= journal.count
+        with progress("scoring" if job.scores else "decoding", total, drawn=drawn) as done:
             job.decode(records, done)
+        if journal is not None:
+            journal.finish()
         if write_stats is not None:
             write_stats(json.dumps(job.report(), indent=2))
     tell(args, job.summary() + (f"\n{job.signature}" if args.verbose else ""))
     return EXIT_SOME_FAILED if job.failed else EXIT_OK
+
+
+def _writers(
+    args: argparse.Namespace, journal: LineJournal | None, outputs: ExitStack
+) -> tuple[Callable[[str], None], Callable[[str], None] | None]:
+    """Functions that write a line of the output and of the trace, the second None where none is written."""
+    if journal is not None:
+        return journal.write, None if args.trace is None else journal.write_trace
+    write = outputs.enter_context(line_writer(args.output))
+    return write, None if args.trace is None else outputs.enter_context(line_writer(args.trace))
 
 
 def _make_job(args: argparse.Namespace, *given: Any) -> Job:

@@ -24,7 +24,8 @@ from nartk.cli._output import add_output, add_verbose, progress, tell
 from nartk.cli._resume import measure_file, require_same
 from nartk.data.readers import Fields, Record
 from nartk.errors import EXIT_OK, EXIT_SOME_FAILED, LengthMismatchError, NartkError, UsageError, number_of
-from nartk.files import STDIN, Journal, JsonObject, make_folder, write_json, writing
+from nartk.files import STDIN, JsonObject, make_folder, write_json, writing
+from nartk.journal import Journal
 from nartk.registry import make_strategy
 from nartk.serving.distillation import REASONS, Choice, Filters
 from nartk.unpacking import suffix_of
