@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import oracles
+from support.pipelines import tagged_by_hand
 
 from nartk.cli.score import main
 from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, read_m2, write_m2
@@ -228,29 +229,9 @@ def test_names_a_pipeline_that_does_not_load(tmp_path: Path) -> None:
 
 
 # Of the published examples' words: word, Penn tag, universal part of speech, lemma.
-TAGGED = """This DT DET this, These DT DET this, a DT DET a, the DT DET the, another DT DET another,
-no DT DET no, are VBP AUX be, is VBZ AUX be, was VBD AUX be, contain VBP VERB contain,
-contains VBZ VERB contain, corrected VBN VERB correct, sentence NN NOUN sentence,
-sentences NNS NOUN sentence, error NN NOUN error, errors NNS NOUN error, one NN NOUN one,
-change NN NOUN change, gramamtical JJ ADJ gramamtical, grammatical JJ ADJ grammatical,
-dummy JJ ADJ dummy, different JJ ADJ different, completely RB ADV completely, into IN ADP into,
-. . PUNCT ."""
-
-
 @pytest.fixture(scope="module")
 def annotator(tmp_path_factory: pytest.TempPathFactory) -> ErrantAnnotator:
-    """With a pipeline that tags by hand, so that no model is needed."""
-    pytest.importorskip("errant", reason="errant is not installed")
-    import spacy
-
-    pipeline, folder = spacy.blank("en"), tmp_path_factory.mktemp("pipeline")
-    ruler = pipeline.add_pipe("attribute_ruler")
-    ruler.add([[{}]], {"TAG": "NN", "POS": "NOUN"})  # of other words
-    for entry in TAGGED.split(","):
-        word, tag, part, lemma = entry.split()
-        ruler.add([[{"ORTH": word}]], {"TAG": tag, "POS": part, "LEMMA": lemma})
-    pipeline.to_disk(folder)
-    return ErrantAnnotator(str(folder))
+    return ErrantAnnotator(tagged_by_hand(tmp_path_factory.mktemp("pipeline")))
 
 
 def test_the_example_of_errants_readme(annotator: ErrantAnnotator) -> None:

@@ -39,6 +39,7 @@ ODD = (b"she \xff go\n", b"\n", "the \N{SMILING FACE WITH OPEN MOUTH} cat .\n".e
 FORMATS = {
     "text": (),
     "jsonl": ("--output-format", "jsonl"),
+    "m2": ("--output-format", "m2"),
     "n-best": ("--strategy", "beam", "--beam-size", "3", "--nbest", "2"),
     "sampled": ("--strategy", "sample", "--temperature", "1.5", "--seed", "5"),
 }

@@ -20,6 +20,7 @@ from nartk.registry import reads_drafts
 from nartk.tracing import describe, describe_error, finite, head, provenance
 
 if TYPE_CHECKING:
+    from nartk.cli._edits import EditWriter
     from nartk.cli._journal import LineJournal
     from nartk.cli._speech import SpeechWriter
     from nartk.cli._transcripts import Transcripts
@@ -65,6 +66,7 @@ class Job:
         self.windows: list[DecodeStats] = []
         self.speech: SpeechWriter | None = None  # takes the best output of each line
         self.transcripts: Transcripts | None = None  # makes files of them, where they have other formats
+        self.edits: EditWriter | None = None  # makes blocks of M2 of them
         self.journal: LineJournal | None = None  # keeps what is written of each line
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
@@ -159,6 +161,9 @@ class Job:
         self.lines += 1
         name = {"id": self.lines if record.id is None else record.id}
         hypotheses: Sequence[Hypothesis] = ()
+        block = ""
+        if self.edits is not None:
+            block, outcome = self.edits.block(record, outcome)
         if isinstance(outcome, NartkError):
             self.failed += 1
             outcome.where = record.where
@@ -168,6 +173,8 @@ class Job:
             hypotheses = outcome.hypotheses if self.scores else outcome.hypotheses[: self.nbest]
         if self.transcripts is not None:
             self._transcribe(self.transcripts, record, outcome, hypotheses, name)
+        elif self.edits is not None:
+            self.write(block)
         elif self.args.output_format == "jsonl":
             self.write(self._as_json(record, outcome, hypotheses, name))
         elif self.scores:

@@ -78,8 +78,11 @@ class LineJournal:
         self._journal: Journal
         self._synced = time.monotonic()
 
-    def open(self, stack: ExitStack, model: Model, strategy: Decoding) -> None:
+    def open(self, stack: ExitStack, model: Model, strategy: Decoding, edits: str | None = None) -> None:
         """Opens the journal, which stays open until the stack ends, or begins one.
+
+        Args:
+            edits: Signature of what finds the edits that are written; None: none are.
 
         Raises:
             ResumeMismatchError: It was begun with other settings, inputs or records.
@@ -91,6 +94,7 @@ class LineJournal:
             "signature": model.signature(strategy),
             "output_format": self.args.output_format,
             "trace": self._traced,
+            "edits": edits,
             **json.loads(json.dumps(flags, default=str)),
         }
         parts = {"journal": {"version": VERSION}, "decoding": decoding, "inputs": self._inputs}

@@ -103,8 +103,9 @@ CUT = {
 
 
 HOTWORDS = ("hotwords", "hotword_weight")  # options that a text as it comes heeds
-WRITTEN = ("text", "jsonl", *FORMATS)  # what --output-format names, the default first
-BY_SUFFIX = ("jsonl", "srt", "vtt", "ctm")  # of --output, which other files than transcripts do not have
+M2 = "m2"
+WRITTEN = ("text", "jsonl", M2, *FORMATS)  # what --output-format names, the default first
+BY_SUFFIX = ("jsonl", M2, "srt", "vtt", "ctm")  # of --output, which other files than transcripts do not have
 
 
 def _parser() -> Parser:
@@ -148,8 +149,9 @@ def _parser() -> Parser:
         "--output-format",
         choices=WRITTEN,
         help="text: the best output, or with n-best lists lines of number, score and text in columns; "
-        "jsonl: all there is; of a recording, of models that tell when words were said and of Whisper with "
-        "--timestamps or --word-timestamps: srt, vtt: subtitles; json: segments, words, times and "
+        "jsonl: all there is; m2: edits that make the output of a line of text, with ERRANT's types where "
+        "the extra `score` is there; of a recording, of models that tell when words were said and of Whisper "
+        "with --timestamps or --word-timestamps: srt, vtt: subtitles; json: segments, words, times and "
         "probabilities, as OpenAI's verbose_json; tsv: segments, in milliseconds; ctm: NIST's, a line a word "
         "(default: by the suffix of --output, else text)",
     )
@@ -218,6 +220,9 @@ def main(argv: Sequence[str]) -> int:
     if args.output_format in FORMATS:
         others = {"--score": args.score is not None, "--partials": args.partials}
         _require_alone(args.form_flag, "it has no times", others)
+    if args.output_format == M2:
+        others = {"--score": args.score is not None, "--output-dir": args.output_dir is not None}
+        _require_alone(args.form_flag, "it holds the edits of lines", others)
     if vad := options.get("vad"):
         _require_alone(
             f"--vad {vad}", "one leaves pauses out, the other keeps them", {"--no-vad": args.no_vad}
@@ -261,8 +266,12 @@ def main(argv: Sequence[str]) -> int:
         else:
             strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
         job = _make_job(args, model, strategy, write, write_trace)
+        if args.output_format == M2:
+            from nartk.cli._edits import EditWriter
+
+            job.edits = EditWriter(args, model, job.nbest)
         if journal is not None:
-            journal.open(outputs, model, strategy)
+            journal.open(outputs, model, strategy, None if job.edits is None else job.edits.annotation)
             job.journal = journal
         if args.output_format in FORMATS or args.output_dir is not None:
             from nartk.cli._transcripts import Transcripts
