@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 WITHOUT_TORCH = "pip install 'nartk[torch]'"
+FAIRSEQ = "pip install --no-deps fairseq==0.12.2"  # behind its requirements, which no longer install
 
 EXIT_OK = 0
 EXIT_FAILED = 1  # a comparison or verification failed
@@ -140,7 +141,7 @@ def requiring_fairseq(message: str) -> Iterator[None]:
         with requiring(message, "train"):
             yield
     except MissingDependencyError as error:
-        error.fix += " && pip install --no-deps fairseq==0.12.2"
+        error.fix += f" && {FAIRSEQ}"
         raise
 
 

@@ -5,6 +5,7 @@ Use `nartk.engine.scorer`; `available` says whether this installation has it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -13,6 +14,7 @@ from pathlib import Path
 FORCED_ISA = "NARTK_ENGINE_ISA"  # environment: an instruction set by name, for tests
 LEFT_OUT = "NARTK_NO_ENGINE"  # environment: 1 leaves the engine out
 TYPES = ("fp32", "bf16", "int8")
+INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "neon", "plain")  # that it knows, the fastest first
 
 
 def _lack(here: Path) -> str:
@@ -57,6 +59,17 @@ def instruction_set() -> str:
     import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
 
     return _native.isa(os.environ.get(FORCED_ISA, ""))
+
+
+def instruction_sets() -> list[str]:
+    """Those of `INSTRUCTION_SETS` that this processor and this build have, the fastest first."""
+    import nartk.engine._native as _native  # not `from`: mypy looks for it in this file
+
+    found = []
+    for name in INSTRUCTION_SETS:
+        with contextlib.suppress(ValueError):
+            found.append(_native.isa(name))
+    return found
 
 
 def cores() -> int:
