@@ -85,15 +85,20 @@ def _unknown(parser: Parser, argv: Sequence[str]) -> list[str]:
 
 def strategy_named(argv: Sequence[str]) -> str | None:
     """The value of the last ``--strategy``."""
-    name = None
+    return last_value(argv, "--strategy")
+
+
+def last_value(argv: Sequence[str], flag: str) -> str | None:
+    """The value of a flag where it stands last; None where it is not given."""
+    found = None
     for i, argument in enumerate(argv):
         if argument == "--":
             break
-        if argument == "--strategy" and i + 1 < len(argv):
-            name = argv[i + 1]
-        elif argument.startswith("--strategy="):
-            name = argument.partition("=")[2]
-    return name
+        if argument == flag and i + 1 < len(argv):
+            found = argv[i + 1]
+        elif argument.startswith(f"{flag}="):
+            found = argument.partition("=")[2]
+    return found
 
 
 def _add_options(parser: Parser, name: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
 from nartk.cli._common import Parser, command, with_model
+from nartk.cli._config import add_config, with_config
 from nartk.cli._files import count_sentences, read_for, read_scored
 from nartk.cli._input import (
     add_computation,
@@ -145,6 +146,7 @@ def _parser() -> Parser:
         help="keep what is decoded in OUTPUT.journal until all is, and go on after the lines that it holds",
     )
     add_verbose(parser)
+    add_config(parser)
     parser.add_argument(
         "--output-format",
         choices=WRITTEN,
@@ -199,7 +201,9 @@ def main(argv: Sequence[str]) -> int:
     argv = with_model(argv)
     # NumPy's BLAS, which decoding never calls, would start a thread a core: 0.1 s of them at each start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    args, options = _strategy.parse(_parser(), argv, by_model=True)
+    parser = _parser()
+    argv = with_config(parser, argv)
+    args, options = _strategy.parse(parser, argv, by_model=True)
     name, files = split_inputs(args.inputs, "nartk-decode", optional=True)
     files = with_manifest(args, files)
     for time in CUT:
