@@ -26,7 +26,7 @@ from support.speech_models import save_random_speech
 
 import nartk
 from nartk import journal as journals
-from nartk.cli import _journal, decode
+from nartk.cli import _journal, _transcripts, decode
 from nartk.cli.decode import main
 from nartk.errors import ResumeMismatchError
 from nartk.journal import Journal
@@ -338,13 +338,13 @@ def test_what_changes_no_output_is_not_refused(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["in.txt", "--resume"], "--resume without a file as --output. Fix: give --output FILE"),
+        (["in.txt", "--resume"], "--resume without a file as --output. Fix: give --output FILE, or"),
         (["in.txt", "-o", "-", "--resume"], "--resume without a file as --output"),
         (["in.txt", "-o", os.devnull, "--resume"], "--resume without a file as --output"),
         (["-o", "out", "--resume"], "--resume of stdin: it is read only once. Fix: store it as a file first"),
         (["in.txt", "-", "-o", "out", "--resume"], "--resume of stdin"),
         (["pipe", "-o", "out", "--resume"], "--resume of 'pipe', which is no regular file"),
-        (["in.txt", "--output-dir", "out", "--resume"], "--resume with --output-dir: the journal is of one"),
+        (["-", "--output-dir", "out", "--resume"], "--resume of stdin"),
         (["in.txt", "--speech", "s", "-o", "out", "--resume"], "--resume with --speech"),
         (["in.txt", "-o", "out.srt", "--resume"], "--resume with --output out.srt: it holds one recording"),
         (["in.txt", "-o", "out", "--trace", "out", "--resume"], "two outputs go to 'out'"),
@@ -508,3 +508,29 @@ def test_recordings(
         assert "line 1 was decoded from another input" in capsys.readouterr().err
     finally:
         sounds[0].write_bytes(first)
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "srt"])
+def test_a_file_of_each_recording(
+    form: str, recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of recordings that the journal holds stay; one that is gone is written again."""
+    folder, path = tmp_path / "out", tmp_path / "out.journal"
+    args = [recordings / "model", "--manifest", recordings / "list.txt", "--no-vad", "--output-format", form]
+    run(*args, "--output-dir", tmp_path / "plain")
+    wanted = {each.name: each.read_bytes() for each in (tmp_path / "plain").iterdir()}
+    assert len(wanted) == 5
+    args += ["--output-dir", folder]
+    journal = kept_journal(monkeypatch, *args)
+    assert len(ends_of(journal)) == 7
+    for count, end in enumerate(ends_of(journal)):
+        path.write_bytes(journal[: end + 5])
+        times = {each: each.stat().st_ino for each in folder.iterdir()}
+        gone = folder / f"{'01'[count % 2]}.{_transcripts.SUFFIXES.get(form, 'jsonl')}"
+        gone.unlink()
+        run(*args, "--resume")
+        assert {each.name: each.read_bytes() for each in folder.iterdir()} == wanted
+        # Of six lines the third has no file: those before the cut are not written again.
+        kept = sum(each.stat().st_ino == node for each, node in times.items() if each != gone)
+        assert kept == len([i for i in (0, 1, 3, 4, 5) if i < count and i != count % 2])
+        assert not path.exists()

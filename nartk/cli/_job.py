@@ -108,7 +108,7 @@ class Job:
             from nartk.cli._journal import AHEAD
 
             size, self.lines = min(size, AHEAD), self.journal.count
-            self.failed = self.journal.skip(records)
+            self.failed = self.journal.skip(records, self.transcripts)
         first = self.lines
         from nartk.serving.line_runs import LineRun
         from nartk.serving.outcomes import summarize
@@ -235,6 +235,8 @@ class Job:
                 self.write(text)
         elif hypotheses:
             to.write(record, text)
+            if self.journal is not None:
+                self.journal.write(text)
 
     def _describe(self, hypothesis: Hypothesis) -> JsonObject:
         scores = hypothesis.positional_scores

@@ -22,6 +22,7 @@ from nartk.journal import Journal
 from nartk.serving.transcripts import FORMATS, OF_SEVERAL
 
 if TYPE_CHECKING:
+    from nartk.cli._transcripts import Transcripts
     from nartk.data.readers import Record
     from nartk.decoders.strategy import Decoding
     from nartk.serving.model import Model
@@ -61,7 +62,8 @@ class LineJournal:
     def __init__(self, args: argparse.Namespace, files: Sequence[str], options: Mapping[str, Any]) -> None:
         _require_resumable(args, files)
         self.args, self.count = args, 0
-        self.path = Path(os.path.realpath(args.output) + SUFFIX)
+        self._in_folder = args.output_dir is not None
+        self.path = Path(os.path.realpath(args.output_dir if self._in_folder else args.output) + SUFFIX)
         self._traced = args.trace is not None
         require_storable(self.path, fix="choose a writable place with space")
         with ExitStack() as outputs:  # two that are one are refused now, not when all is decoded
@@ -111,8 +113,11 @@ class LineJournal:
         if self.count:
             tell(self.args, f"goes on after {number_of(self.count, 'line')}, read from {self.path}")
 
-    def skip(self, records: Iterator[Record]) -> int:
+    def skip(self, records: Iterator[Record], transcripts: Transcripts | None) -> int:
         """Skips the records that the journal holds, and prints their errors again; returns how many failed.
+
+        Args:
+            transcripts: Writer of a file of each recording, if there is one; a file that is gone is written.
 
         Raises:
             ResumeMismatchError: A recording is not the one that was decoded.
@@ -130,6 +135,8 @@ class LineJournal:
             if kept["error"] is not None:
                 failed += 1
                 print(f"nartk: {kept['error']}", file=sys.stderr)
+            elif transcripts is not None and self._in_folder:
+                transcripts.restore(record, kept["lines"][0])
         return failed
 
     def write(self, line: str) -> None:
@@ -159,17 +166,19 @@ class LineJournal:
     def finish(self) -> None:
         """Writes the output and the trace, each whole or not at all, and removes the journal.
 
+        A folder of outputs has its files already.
+
         Raises:
             OutputError: One of them cannot be written; the journal stays.
         """
-        with line_writer(self.args.output) as write, ExitStack() as traces:
-            write_trace = traces.enter_context(line_writer(self.args.trace)) if self._traced else None
+        with ExitStack() as files:
+            writers = {} if self._in_folder else {"lines": files.enter_context(line_writer(self.args.output))}
+            if self._traced:
+                writers["trace"] = files.enter_context(line_writer(self.args.trace))
             for kept in self._kept():
-                for line in kept["lines"]:
-                    write(line)
-                if write_trace is not None:
-                    for line in kept["trace"]:
-                        write_trace(line)
+                for name, write in writers.items():
+                    for line in kept[name]:
+                        write(line)
         self._journal.remove()
 
     def _kept(self) -> Iterator[JsonObject]:
@@ -187,14 +196,16 @@ class LineJournal:
 
 def _require_resumable(args: argparse.Namespace, files: Sequence[str]) -> None:
     """Refuses what a second run cannot go on with; raises UsageError."""
-    if args.output in (None, STDIN) or (os.path.exists(args.output) and not os.path.isfile(args.output)):
-        raise UsageError("--resume without a file as --output", fix="give --output FILE")
     for name in files or [STDIN]:
         if name == STDIN or (os.path.exists(name) and not os.path.isfile(name)):
             what = "stdin" if name == STDIN else f"{name!r}, which is no regular file"
             raise UsageError(f"--resume of {what}: it is read only once", fix="store it as a file first")
+    if args.output_dir is not None:
+        return
+    if args.output in (None, STDIN) or (os.path.exists(args.output) and not os.path.isfile(args.output)):
+        raise UsageError("--resume without a file as --output", fix="give --output FILE, or --output-dir DIR")
     if args.output_format in FORMATS and args.output_format not in OF_SEVERAL:
         raise UsageError(
             f"--resume with {args.form_flag}: it holds one recording, which is decoded whole",
-            fix="leave --resume out, or use --output-format jsonl for several recordings",
+            fix="leave --resume out, or give --output-dir DIR for several recordings",
         )

@@ -94,6 +94,14 @@ class Transcripts:
 
     def write(self, record: Record, text: str) -> None:
         """Writes a recording's file, whole or not at all."""
-        assert self.folder is not None
-        with writing(self.folder / f"{name_of(record)}.{self.suffix}") as file:
+        with writing(self._path_of(record)) as file:
             file.write(f"{text}\n" if text else "")
+
+    def restore(self, record: Record, text: str) -> None:
+        """Writes a recording's file where there is none."""
+        if not self._path_of(record).exists():
+            self.write(record, text)
+
+    def _path_of(self, record: Record) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{name_of(record)}.{self.suffix}"

@@ -253,8 +253,7 @@ def main(argv: Sequence[str]) -> int:
     if args.resume:
         from nartk.cli._journal import LineJournal
 
-        others = {"--output-dir": args.output_dir is not None, "--speech": args.speech is not None}
-        _require_alone("--resume", "the journal is of one file", others)
+        _require_alone("--resume", "the journal holds no sound", {"--speech": args.speech is not None})
         _require_alone("--resume", "the journal holds whole lines", {"--partials": args.partials})
         journal = LineJournal(args, files, options)
     with ExitStack() as outputs:
