@@ -99,9 +99,7 @@ def _require_whole(sentence: M2Sentence, output: Sequence[str]) -> None:
     """
     try:
         (found,) = read_m2("".join(write_m2([sentence])).split("\n"))
-        if (
-            " ".join(apply_edits(found)).split() == " ".join(output).split()
-        ):  # whatever white space is in them
+        if " ".join(apply_edits(found)).split() == " ".join(output).split():  # white space aside
             return
     except NartkError:
         pass

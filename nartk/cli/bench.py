@@ -83,7 +83,7 @@ _ALWAYS = (
     *("source_lang", "target_lang", "source_prefix", "dtype", "device", "threads", "quiet", "debug"),
 )
 HEEDED = {  # the arguments that a flag heeds which measures something else, and what it measures
-    "tune": ((*_ALWAYS,), "passes of MODEL alone"),
+    "tune": (_ALWAYS, "passes of MODEL alone"),
     "drafter_report": ((*_ALWAYS, "drafter", "max_draft", "max_len", "json", "markdown"), "drafts alone"),
 }
 
