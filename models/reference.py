@@ -252,9 +252,8 @@ class PassesOnTorch(OnTorch, Contexts):
         """
         decoder = self.model.decoder
         x = decoder.embedding(tokens, positions)[:, None]
-        stores = zip(
-            self._target_stores, self._source_stores, strict=False
-        )  # a view computes the first alone
+        # A view computes the first layers alone.
+        stores = zip(self._target_stores, self._source_stores, strict=False)
         layers = zip(self._computed, stores, decoder.layers, strict=False)
         for computed, (target, memory), layer in layers:
             over_source = partial(_attend_source, layer.cross_attention, memory, attended)

@@ -9,13 +9,9 @@ from __future__ import annotations
 import json
 import random
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,12 +27,11 @@ from nartk.protocols.passes import Pass, Scores, Want
 from nartk.server.edits import edits_between
 from nartk.serving.model import Model
 
-httpx = pytest.importorskip("httpx")
-uvicorn = pytest.importorskip("uvicorn")
-pytest.importorskip("fastapi")
-pytest.importorskip("prometheus_client")
+for needed in ("httpx", "uvicorn", "fastapi", "prometheus_client"):
+    pytest.importorskip(needed)
 
-from nartk.server.app import make_app  # noqa: E402  # which needs them
+from support.serving import applied, serving, serving_command  # noqa: E402
+
 from nartk.server.service import Limits, Service  # noqa: E402
 
 TEXT = (
@@ -60,24 +55,6 @@ def corrector() -> Model:
 def recognizer() -> Model:
     pytest.importorskip("soundfile")
     return nartk.load("asr-digits", threads=1)
-
-
-@contextmanager
-def serving(service: Service, **options: Any) -> Iterator[Any]:
-    """A client of a server on a port of its own."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(make_app(service, **options), log_level="critical", access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            base = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            with httpx.Client(base_url=base, timeout=60) as client:
-                yield client
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -218,15 +195,6 @@ def test_prefixes_and_traces(client: Any, corrector: Model) -> None:
 
 
 # Other dialects.
-
-
-def applied(text: str, matches: list[dict[str, Any]]) -> str:
-    """The text with all replacements made, as a client in JavaScript counts characters."""
-    units = text.encode("utf-16-le")
-    for match in sorted(matches, key=lambda each: -each["offset"]):
-        begin, end = 2 * match["offset"], 2 * (match["offset"] + match["length"])
-        units = units[:begin] + match["replacements"][0]["value"].encode("utf-16-le") + units[end:]
-    return units.decode("utf-16-le")
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
@@ -489,30 +457,11 @@ def test_figures_count_what_was_done(corrector: Model) -> None:
 # The command.
 
 
-def test_the_command_serves_and_ends_on_sigterm(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "nartk", "serve", "--port", str(port), "--threads", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-                until = time.monotonic() + 60
-                while True:
-                    try:
-                        assert client.get("/health/ready").json() == {"status": "ok"}
-                        break
-                    except httpx.TransportError:
-                        assert process.poll() is None
-                        assert time.monotonic() < until
-                        time.sleep(0.1)
-                answer = client.post("/v1/decode", json={"lines": ["She go home."]})
-                assert answer.json()["outputs"][0]["text"] == "She went home."
-        finally:
-            process.terminate()
-        assert process.wait(30) in (0, -15, 143)
-        assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+def test_the_command_serves_and_ends_on_sigterm() -> None:
+    with serving_command() as (client, process):
+        answer = client.post("/v1/decode", json={"lines": ["She go home."]})
+        assert answer.json()["outputs"][0]["text"] == "She went home."
+    assert process.returncode in (0, -15, 143)
 
 
 def test_wrong_arguments_are_named(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
