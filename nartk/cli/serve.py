@@ -33,6 +33,7 @@ EXAMPLES = """  nartk-serve                                             the ship
   nartk-serve gec-en en-pt=enpt whisper=whisper-small --port 8100
   nartk-serve --host 0.0.0.0 --api-key-file keys.txt      a key a line"""
 SHIPPED = "gec-en"
+_IDLE = 75  # s until an idle connection is closed: later than clients do, so that none is as they write
 
 
 def _parser() -> Parser:
@@ -104,6 +105,7 @@ def main(argv: Sequence[str]) -> int:
         port=args.port,
         log_level=logging.ERROR if args.quiet else logging.INFO,
         access_log=False,
+        timeout_keep_alive=_IDLE,
         timeout_graceful_shutdown=args.drain,
         server_header=False,
     )
