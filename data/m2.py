@@ -57,6 +57,11 @@ class M2Edit:
         ]
 
 
+def noop(annotator: int = 0) -> M2Edit:
+    """The edit of an annotator who found nothing to correct."""
+    return M2Edit(-1, -1, NOOP, "", annotator=annotator)
+
+
 @dataclass(frozen=True)
 class M2Sentence:
     """A tokenised source sentence and the edits of all its annotators."""
@@ -105,7 +110,7 @@ def _parse_edit(
         if outside is None:
             raise error
         outside(error)
-        return M2Edit(-1, -1, NOOP, "", annotator=who)
+        return noop(who)
     return M2Edit(start, end, error_type, "" if correction == _EMPTY else correction, required, who, comment)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nartk.data.gec.confusions import AGREEMENT, ARTICLES, DROPPED, EXTRAS, PREPOSITIONS, PRONOUNS, confusions
 from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon
-from nartk.data.m2 import NOOP, M2Edit, M2Sentence
+from nartk.data.m2 import M2Edit, M2Sentence, noop
 from nartk.data.text import corpora, read_corpus
 from nartk.errors import InputFileError, InputFormatError, UsageError
 from nartk.files import JsonObject
@@ -254,7 +254,7 @@ def align(wrong: Sequence[str], right: Sequence[str], annotator: int = 0) -> lis
             ]
         else:
             edits.append(M2Edit(i, j, "UNK", " ".join(right[k:m]), annotator=annotator))
-    return edits or [M2Edit(-1, -1, NOOP, "", annotator=annotator)]
+    return edits or [noop(annotator)]
 
 
 def fit_rates(sentences: Iterable[M2Sentence], *, origin: str) -> NoiseRates:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nartk.cli._output import tell
-from nartk.data.m2 import NOOP, M2Edit, M2Sentence, apply_edits, read_m2, write_m2
+from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, noop, read_m2, write_m2
 from nartk.errors import InputFormatError, InputTooLongError, MissingDependencyError, NartkError, UsageError
 from nartk.metrics.errant import ENVIRONMENT, ErrantAnnotator
 from nartk.protocols.hypothesis import Result
@@ -61,14 +61,14 @@ class EditWriter:
         A line that failed has no edit, and neither has one whose edits M2 cannot hold, which is its error.
         """
         source = self._split(record.text)
-        found = [M2Edit(-1, -1, NOOP, "")]
+        found = [noop()]
         if isinstance(outcome, Result):
             output = self._split(outcome.hypotheses[0].text)
             try:
                 found = self._between(source, output)
                 _require_whole(M2Sentence(source, found), output)
             except InputFormatError as error:
-                found, outcome = [M2Edit(-1, -1, NOOP, "")], error
+                found, outcome = [noop()], error
         return "".join(write_m2([M2Sentence(source, found)])).removesuffix("\n"), outcome
 
     def _split(self, text: str) -> list[str]:
@@ -88,7 +88,7 @@ class EditWriter:
             for i, stop, j, last in edits(source, output)
             if source[i:stop] != output[j:last]
         ]
-        return found or [M2Edit(-1, -1, NOOP, "")]
+        return found or [noop()]
 
 
 def _require_whole(sentence: M2Sentence, output: Sequence[str]) -> None:

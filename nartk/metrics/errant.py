@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nartk.data.m2 import NOOP, M2Edit, M2Sentence, read_m2
+from nartk.data.m2 import M2Edit, M2Sentence, noop, read_m2
 from nartk.errors import (
     InputFileError,
     InputTooLongError,
@@ -155,7 +155,7 @@ class ErrantAnnotator:
                     correction = " ".join(target[edit.c_start : edit.c_end])
                     edits.append(M2Edit(edit.o_start, edit.o_end, edit.type, correction, annotator=annotator))
                 if not found:
-                    edits.append(M2Edit(-1, -1, NOOP, "", annotator=annotator))
+                    edits.append(noop(annotator))
             sentences.append(M2Sentence(list(source), edits))
         return sentences
 
