@@ -171,40 +171,44 @@ students() {
 }
 
 verifiers=(128:3:150 256:6:60 512:6:24 1024:6:10) # features, layers, and captions that are measured
-# A verifier of `d` features with the teacher's distribution.
+# A verifier of `d` features with the teacher's distribution, and of so many `words` if that is set; its `size`.
 larger() {
   [ -z "$quick" ] || d=$((d / 4)) layers=2
-  [ "larger.$d/config.json" -nt mt/teacher/model/config.json ] ||
-    python "$here/mt/larger.py" mt/teacher/model --output "larger.$d" --d-model "$d" --layers "$layers"
+  size=$d${words:+.$words-words}
+  [ "larger.$size/config.json" -nt mt/teacher/model/config.json ] ||
+    python "$here/mt/larger.py" mt/teacher/model --output "larger.$size" --d-model "$d" --layers "$layers" \
+      ${words:+--words "$words"}
 }
 
 light() {
-  local d count layers list name strategy sizes=()
-  for d in "${verifiers[@]}"; do
-    IFS=: read -r d layers count <<<"$d"
+  local d count layers words size each list few name strategies sizes=() batches=() beside=()
+  strategies=(speculative speculative:adaptive=0:block_size=4 speculative:adaptive=0:block_size=4:drafter_words=1000
+    speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000)
+  for d in "${verifiers[@]}" 512:6:24:32000 1024:6:10:32000; do
+    IFS=: read -r d layers count words <<<"$d"
     larger
-    list=greedy
-    for name in light light-two; do # they read what the verifier encodes, at its size
+    list=greedy few=greedy
+    for name in light light-two light-seed-2; do # they read what the verifier encodes, at its size
       [ -e "mt/$name.distilled/model/config.json" ] || continue
-      python "$here/mt/larger.py" "mt/$name.distilled/model" --verifier "larger.$d" --output "drafters.$d/$name/model"
-      for strategy in speculative speculative:adaptive=0:block_size=4 \
-        speculative:adaptive=0:block_size=4:drafter_words=1000 \
-        speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000; do
-        list+=",$strategy:drafter=drafters.$d/$name/model"
-      done
+      python "$here/mt/larger.py" "mt/$name.distilled/model" --verifier "larger.$size" \
+        --output "drafters.$size/$name/model"
+      for each in "${strategies[@]}"; do list+=",$each:drafter=drafters.$size/$name/model"; done
+      few+=,speculative:drafter=drafters.$size/$name/model,${strategies[-1]}:drafter=drafters.$size/$name/model
     done
     # shellcheck disable=SC2046
-    measure "light.$d" "larger.$d" mt/text/test.en $(limit "$count") --threads 1 --batch-size 1 --together \
-      --dtype fp32,int8 --strategies "$list" "${rounds[@]}"
-    sizes+=("light.$d.json")
+    set -- "larger.$size" mt/text/test.en $(limit "$count") --threads 1 --dtype fp32,int8 "${rounds[@]}"
+    measure "light.$size" "$@" --batch-size 1 --together --strategies "$list"
+    measure "light.$size.batch-8" "$@" --batch-size 8 --together --strategies "$few"
+    measure "light-peers.$size" "$@" --batch-size 1 --strategies "greedy,${strategies[-1]}:drafter=drafters.$size/light/model" --peers ctranslate2
+    sizes+=("light.$size.json") batches+=("light.$size.batch-8.json") beside+=("light-peers.$size.json")
   done
-  python "$here/speed/figures.py" drafts "${sizes[@]}" --output drafts-light
+  python "$here/speed/figures.py" drafts "${sizes[@]}" "${batches[@]}" --peers "${beside[@]}" --output drafts-light
   publish drafts-light.md mt
   publish drafts-light.png mt
 }
 
 drafts() {
-  local d count list=greedy all= name small=mt/small.distilled/model
+  local d count words= size list=greedy all= name small=mt/small.distilled/model
   for name in ctc-glat dag blockwise; do
     [ ! -e "mt/$name.distilled/model/config.json" ] ||
       for d in gad gad:adaptive=0:block_size=5; do list+=",$d:drafter=mt/$name.distilled/model"; done

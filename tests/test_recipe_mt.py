@@ -33,7 +33,8 @@ def test_every_system_has_its_architecture_and_strategies() -> None:
     assert "--glancing 0.3:0.1@123" in models["dag"]
     goes_on = models["dag-fuzzy"].removeprefix(models["dag"])
     assert "--max-update 15 --finetune-from-model WORK/dag.DATA/checkpoints/checkpoint_last.pt" in goes_on
-    assert {row[1] for row in rows if row[0] == "drafter"} == {"blockwise", "small", "light", "light-two"}
+    drafters = {row[1] for row in rows if row[0] == "drafter"}
+    assert drafters == {"blockwise", "small", "light", "light-seed-2", "light-two"}
     for _, name, spec, _ in (row for row in rows if row[0] == "decode"):
         strategy, *options = spec.split(":")
         given = dict(option.split("=") for option in options)
@@ -65,21 +66,27 @@ def test_a_larger_verifier_has_the_models_distribution(
         assert (tmp_path / "large" / "spm.model").read_bytes() == (small / "spm.model").read_bytes()
 
 
-def test_a_light_drafter_drafts_for_a_larger_verifier_what_it_drafted(tmp_path: Path) -> None:
-    words = ["to", "be", "or", "not", "?"]
+@pytest.mark.parametrize("count", [8, 100])  # words of the larger verifier, special ones included
+def test_a_light_drafter_drafts_for_a_larger_verifier_what_it_drafted(count: int, tmp_path: Path) -> None:
+    words = ["to", "be", "or", "not"]
     small = random_model(tmp_path / "small", words=words, max_len=24)
     light = write_drafter(tmp_path / "light", small, seed=6)
     large, drafter = tmp_path / "large", tmp_path / "drafter"
-    script("mt", "larger.py", str(small), "--output", str(large), "--d-model", "128", "--layers", "3")
+    size = ["--d-model", "128", "--layers", "3", "--words", str(count)]
+    script("mt", "larger.py", str(small), "--output", str(large), *size)
     script("mt", "larger.py", str(light), "--verifier", str(large), "--output", str(drafter))
-    lines = ["to be or not", "not to be ?", "be not ?"]
-    before, after = (
-        nartk.load(model).run(lines, "speculative", {"adaptive": False, "drafter": str(path)})
-        for model, path in ((small, light), (large, drafter))
-    )
-    assert 0 < before.stats.accepted < before.stats.drafted
-    assert [each.tokens for each in after.best] == [each.tokens for each in before.best]
-    assert (after.stats.drafted, after.stats.accepted) == (before.stats.drafted, before.stats.accepted)
+    assert (nartk.load(large).config.tgt_vocab, nartk.load(drafter).config.tgt_vocab) == (count, count)
+    lines = ["to be or not", "not to be or", "be not or"]
+    for dtype in ("fp32", "int8"):
+        before, after = (
+            nartk.load(model, dtype=dtype).run(
+                lines, "speculative", {"adaptive": False, "drafter": str(path)}
+            )
+            for model, path in ((small, light), (large, drafter))
+        )
+        assert 0 < before.stats.accepted < before.stats.drafted
+        assert [each.tokens for each in after.best] == [each.tokens for each in before.best]
+        assert (after.stats.drafted, after.stats.accepted) == (before.stats.drafted, before.stats.accepted)
 
 
 def read_value(text: str) -> int | float | str:

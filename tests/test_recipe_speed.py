@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +132,21 @@ def test_light_drafters_are_measured_at_each_size(work: Path) -> None:
     done = run(work, "light", "--quick", "--mt", "mt")
     assert done.returncode == 0, done.stderr
     page = (work / "results/mt/results/drafts-light.md").read_text()
-    head, _, *rows = [line for line in page.splitlines() if line[:1] == "|"]
-    assert head == "| engine | type | d_model 32 | d_model 64 | d_model 128 | d_model 256 |"
-    assert [row.split(" | ")[0][2:] for row in rows] == 2 * [
+    lines = [line for line in page.splitlines() if line[:1] == "|"]
+    sizes = [f"d_model {size}" for size in ("32", "64", "128", "256", "128, 32000 words", "256, 32000 words")]
+    columns = ["engine", "type", *sizes, *(f"{size}, batch 8" for size in sizes)]
+    assert lines[0] == f"| {' | '.join(columns)} |"
+    best = "speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000:drafter=light"
+    assert [row.split(" | ")[0][2:] for row in lines[2:12]] == 2 * [
         "greedy",
         "speculative:drafter=light",
         "speculative:adaptive=0:block_size=4:drafter=light",
         "speculative:adaptive=0:block_size=4:drafter_words=1000:drafter=light",
-        "speculative:adaptive=0:block_size=6:stop_below=0.3:drafter_words=2000:drafter=light",
+        best,
     ]
+    beside = [tuple(row.strip("| ").split(" | ")[:3]) for row in lines[14:]]
+    wanted = product(sizes, ("fp32", "int8"), ("greedy", best, "ctranslate2"))
+    assert beside == [(size, engine, dtype) for size, dtype, engine in wanted]
     assert (work / "results/mt/results/drafts-light.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -205,6 +212,8 @@ def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
     files = {
         "drafts.128.json": bench(128, greedy, {**bild, "over_greedy": ratio}),
         "drafts.256.json": bench(256, greedy, {**bild, "not_run": "too large"}),
+        "drafts.256.9-words.json": bench(256, greedy, {**bild, "over_greedy": ratio}),
+        "peers.256.json": bench(256, {**bild, "over_greedy": ratio, "over_ctranslate2": ratio}),
         "quality.json": bench(
             1, {**greedy, "quality": {"bleu": {"comparison": None}}}, {**bild, "quality": scored}
         ),
@@ -212,14 +221,16 @@ def test_the_table_of_drafts_by_hand(tmp_path: Path) -> None:
     for name, found in files.items():
         (tmp_path / name).write_text(json.dumps(found))
     paths = [str(tmp_path / name) for name in files]
-    script(
-        "speed", "figures.py", "drafts", *paths[:2], "--quality", paths[2], "--output", str(tmp_path / "out")
-    )
+    given = [*paths[:3], "--peers", paths[3], "--quality", paths[4]]
+    script("speed", "figures.py", "drafts", *given, "--output", str(tmp_path / "out"))
     assert [line for line in (tmp_path / "out.md").read_text().splitlines() if line[:1] == "|"] == [
-        "| engine | type | d_model 128 | d_model 256 | BLEU less greedy |",
-        "| --- | --- | --- | --- | --- |",
-        "| greedy | fp32 | 123 tokens/s | 123 tokens/s | 0 |",
-        "| bild:drafter=small | fp32 | 1.50 (1.25-2.00) | not run | -0.25 |",
+        "| engine | type | d_model 128 | d_model 256 | d_model 256, 9 words | BLEU less greedy |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| greedy | fp32 | 123 tokens/s | 123 tokens/s | 123 tokens/s | 0 |",
+        "| bild:drafter=small | fp32 | 1.50 (1.25-2.00) | not run | 1.50 (1.25-2.00) | -0.25 |",
+        "| verifier | engine | type | tokens/s | x greedy | x CTranslate2 |",
+        "| --- | --- | --- | --- | --- | --- |",
+        "| d_model 256 | bild:drafter=small | fp32 | 9 | 1.50 (1.25-2.00) | 1.50 (1.25-2.00) |",
     ]
 
 

@@ -148,6 +148,7 @@ DRAFTERS = (
         ("greedy",),
     ),
     System("light", "light drafter", "light_drafter", "--decoder-layers 1", ()),
+    System("light-seed-2", "light drafter, another seed", "light_drafter", "--decoder-layers 1 --seed 2", ()),
     System("light-two", "light drafter of two layers", "light_drafter", "--decoder-layers 2", ()),
 )
 

@@ -1,6 +1,6 @@
 """The tables and pictures of recipes/speed.sh that show several runs of nartk-bench, and texts to measure.
 
-    python recipes/speed/figures.py drafts FILE... [--quality FILE] --output NAME
+    python recipes/speed/figures.py drafts FILE... [--peers FILE...] [--quality FILE] --output NAME
     python recipes/speed/figures.py costs DIR --output NAME
     python recipes/speed/figures.py lines TEXT --length N --output FILE
     python recipes/speed/figures.py start --fresh VENV --rounds N --output NAME
@@ -64,7 +64,7 @@ def rows(found: Found) -> Iterable[Row]:
 
 def short(label: str) -> str:
     """An engine's label, with the names of models in place of their folders."""
-    return re.sub(r"(?:mt|drafters\.\d+)/([\w-]+?)(\.distilled)?/model", r"\1", label)
+    return re.sub(r"(?:mt|drafters\.[\w.-]+)/([\w-]+?)(\.distilled)?/model", r"\1", label)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
@@ -84,15 +84,24 @@ def page(title: str, runs: Sequence[Found], parts: Iterable[Sequence[str]]) -> s
     return "\n".join([*lines, *(line for part in parts for line in ("", *part))]) + "\n"
 
 
-def times(engine: Found) -> str:
-    ratio = engine["over_greedy"]
+def times(engine: Found, over: str = "over_greedy") -> str:
+    ratio = engine[over]
     return "1" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
-def drafts(paths: Sequence[Path], quality: Path | None, output: Path) -> None:
-    """Page of drafts: times as fast as greedy search by the verifier's size."""
+def condition(path: Path) -> str:
+    """What was measured, of a file such as light.512.32000-words.batch-8.json."""
+    _, size, *others = path.stem.split(".")
+    return ", ".join([f"d_model {size}", *(each.replace("-", " ") for each in others)])
+
+
+def drafts(paths: Sequence[Path], peers: Sequence[Path], quality: Path | None, output: Path) -> None:
+    """Page of drafts: times as fast as greedy search by the verifier's size; beside other libraries.
+
+    The picture shows the files that name a size alone.
+    """
     runs = [json.loads(path.read_text()) for path in paths]
-    sizes = [int(path.name.split(".")[1]) for path in paths]
+    sizes = [int(path.stem.split(".")[1]) if path.stem.count(".") == 1 else None for path in paths]
     known = {(short(each["engine"]), each["dtype"]) for found in runs for _, each in rows(found)}
     scored = None if quality is None else json.loads(quality.read_text())
     less = {
@@ -122,16 +131,34 @@ def drafts(paths: Sequence[Path], quality: Path | None, output: Path) -> None:
     columns = [
         "engine",
         "type",
-        *(f"d_model {size}" for size in sizes),
+        *map(condition, paths),
         *(["BLEU less greedy"] if scored else []),
     ]
     note = [
-        "Times as fast as greedy search in the same type, batch 1, medians of the rounds (lowest-highest),",
-        "CPU time; of greedy search, tokens a second. Verifiers have the teacher's distribution.",
+        "Times as fast as greedy search in the same type, batch 1 unless named, medians of the rounds",
+        "(lowest-highest), CPU time; of greedy search, tokens a second. Verifiers have the teacher's",
+        "distribution.",
     ]
-    output.with_suffix(".md").write_text(
-        page("When drafts pay", [*runs, scored] if scored else runs, [table(columns, body), note])
-    )
+    parts = [table(columns, body), note]
+    beside = [json.loads(path.read_text()) for path in peers]
+    if beside:
+        compared = [
+            (
+                condition(path),
+                short(each["engine"]),
+                each["dtype"],
+                f"{each['tokens_per_second']:.0f}",
+                times(each),
+                times(each, "over_ctranslate2"),
+            )
+            for path, found in zip(peers, beside, strict=True)
+            for _, each in rows(found)
+        ]
+        names = ["verifier", "engine", "type", "tokens/s", "x greedy", "x CTranslate2"]
+        parts.append(table(names, compared))
+        parts.append(["Wall time, each engine in a process of its own, rounds in turns."])
+    every = [*runs, *beside, *([scored] if scored else [])]
+    output.with_suffix(".md").write_text(page("When drafts pay", every, parts))
 
     def draw(axes: Any, dtype: str) -> None:
         own = [(engine, series) for (engine, type), series in lines.items() if type == dtype]
@@ -139,14 +166,15 @@ def drafts(paths: Sequence[Path], quality: Path | None, output: Path) -> None:
             points = [
                 (size, each["over_greedy"]["median"])
                 for size, each in zip(sizes, series, strict=True)
-                if each is not None and each["over_greedy"] is not None
+                if size is not None and each is not None and each["over_greedy"] is not None
             ]
             if points:  # ten colours, then again with other lines
                 style = {"marker": "ox"[number // 10 % 2], "linestyle": ("-", "--")[number // 10 % 2]}
                 axes.plot(*zip(*points, strict=True), label=engine, **style)
         axes.axhline(1.0, color="#222222", linewidth=0.8)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [str(size) for size in sizes])
+        shown = [size for size in sizes if size is not None]
+        axes.set_xticks(shown, [str(size) for size in shown])
         axes.set(title=dtype, xlabel="d_model of the verifier", ylabel="times as fast as greedy search")
         axes.legend(fontsize="x-small")
 
@@ -363,6 +391,7 @@ def main() -> None:
     figures = parser.add_subparsers(dest="figure", required=True)
     one = figures.add_parser("drafts")
     one.add_argument("files", type=Path, nargs="+")
+    one.add_argument("--peers", type=Path, nargs="+", default=[])
     one.add_argument("--quality", type=Path)
     one.add_argument("--output", type=Path, required=True)
     two = figures.add_parser("costs")
@@ -378,7 +407,7 @@ def main() -> None:
     four.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     if args.figure == "drafts":
-        drafts(args.files, args.quality, args.output)
+        drafts(args.files, args.peers, args.quality, args.output)
     elif args.figure == "costs":
         costs(args.folder, args.output)
     elif args.figure == "start":
