@@ -52,6 +52,7 @@ def test_every_model_has_its_architecture_and_strategies() -> None:
         "ar": "transformer",
         "drafter": "blockwise",
         "small": "transformer",
+        "light": "light_drafter",
     }
     assert "--glancing 0.5:0.3@123" in models["drafter"][1]
     assert {row[1] for row in rows if row[0] == "decode"} == {"ar"}

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Drafters for a correction model: it corrects noised text, a blockwise drafter and a small autoregressive model
-# learn what it says, and it drafts with them without a change of what it says:
+# Drafters for a correction model: it corrects noised text, and a blockwise drafter, a small autoregressive model
+# and a light one, which reads what it encodes, learn what it outputs. With their drafts its output is the same:
 #
 #   recipes/gec/drafters.sh [--model NAME] [--work DIR] [--device cpu|cuda] [--sentences N] [--updates N]
 #                           [--source FILE] [--stage NAME[,NAME...]]
 #
-# Stages: prepare distil binarise drafter small verify bench. A stage that has finished is not run again; --stage
+# Stages: prepare distil binarise drafter small light verify bench. A stage that has finished is not run again; --stage
 # runs the stages it names, finished or not, and no others. Training goes on where it was broken off.
 #   --model      the model that is to be faster, with a sentencepiece vocabulary (default gec-en)
 #   --sentences  to learn from, at least: an even sample of data/corpora (default 30000)
-#   --updates    of each drafter (default 2000: 24 and 12 minutes on one core)
+#   --updates    of each drafter (default 2000: 24, 12 and 12 minutes on one core)
 #   --source     sentences to verify and to measure with, such as JFLEG's dev.src (default: 500 noised ones)
 # Needs the extras train and score (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-stages=(prepare distil binarise drafter small verify bench)
+stages=(prepare distil binarise drafter small light verify bench)
 model=gec-en work=runs/gec-drafters device=cpu sentences=30000 updates=2000 source='' chosen=''
 src=src trg=trg
 
@@ -105,18 +105,28 @@ small() {
     --encoder-layers 3
 }
 
+# It encodes nothing: what the model has encoded is its source, and the model's lengths are its own.
+light() {
+  converting=(--word-counts "$work/distilled/train/word_counts.json")
+  fit_drafter light light_drafter --decoder-features 128 --decoder-heads 4 --decoder-ffn 512
+  converting=()
+}
+
 verify() {
-  local way
-  for way in "gad --drafter $work/drafter/model" "speculative --drafter $work/small/model" iad; do
+  local each
+  for each in "gad --drafter $work/drafter/model" "speculative --drafter $work/small/model" \
+    "speculative --drafter $work/light/model" iad; do
     # shellcheck disable=SC2086
-    nartk-verify "$model" "$source" --pretokenized --strategy $way --dtype fp32,bf16 --batch-size 1,8,32 \
+    nartk-verify "$model" "$source" --pretokenized --strategy $each --dtype fp32,bf16 --batch-size 1,8,32 \
       --device "$device" --quiet
   done
 }
 
 bench() {
+  local light=speculative:drafter=$work/light/model each=speculative:adaptive=0
+  each+=:block_size=6:stop_below=0.3:drafter_words=2000:drafter=$work/light/model
   nartk-bench "$model" "$source" --pretokenized --device "$device" --batch-size 1,32 --rounds 3 --limit 100 --threads 1 --costs \
-    --strategies "greedy,iad,gad:drafter=$work/drafter/model,speculative:drafter=$work/small/model" \
+    --strategies "greedy,iad,gad:drafter=$work/drafter/model,speculative:drafter=$work/small/model,$light,$each" \
     --markdown "$work/bench.md" --quiet
 }
 

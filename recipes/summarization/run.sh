@@ -5,7 +5,7 @@
 #                                [--device cpu|cuda] [--stage NAME[,NAME...]] [--d-model N] [--updates N]
 #                                [--drafter-updates N] [--jobs N]
 #
-# Stages: prepare sentencepiece binarise model distil drafter small decode score speed table. A stage that has
+# Stages: prepare sentencepiece binarise model distil drafter small light decode score speed table. A stage that has
 # finished is not run again; --stage runs the stages it names, finished or not, and no others. Training and
 # distillation go on where they were broken off.
 #   --task     simplify (default): OneStopEnglish and WikiSplit; scitldr: an abstract to one sentence
@@ -16,14 +16,14 @@
 #   --d-model  width of verifier and drafter (default 128, so that a core trains all in two or three hours; --quick 64);
 #              the small model has half of it
 #   --updates  of the verifier (default 4000, --quick 200)
-#   --drafter-updates  of the drafter and of the small model (default 4000, --quick 100)
+#   --drafter-updates  of each drafter (default 4000, --quick 100)
 #   --jobs     decodings at a time (default 1); speed is measured one at a time
 # Needs the extras train and score (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-stages=(prepare sentencepiece binarise model distil drafter small decode score speed table)
+stages=(prepare sentencepiece binarise model distil drafter small light decode score speed table)
 task=simplify quick= data= work= test= device=cpu d_model= updates= drafter_updates= jobs=1 chosen=
 src=src trg=trg
 
@@ -141,7 +141,15 @@ small() {
   fit_drafter small transformer $(size $((d_model / 2)) "$small" "$small")
 }
 
-named() { sed "s|DRAFTER|$work/drafter/model|g; s|SMALL|$work/small/model|g" <<<"$1"; }
+# It reads what the verifier encodes, and may draft only the words that that writes most often.
+light() {
+  converting=(--word-counts "$work/distilled/word_counts.json")
+  fit_drafter light light_drafter --decoder-features "$d_model" --decoder-ffn $((4 * d_model)) \
+    --decoder-heads "$heads" --decoder-layers 1
+  converting=()
+}
+
+named() { sed "s|DRAFTER|$work/drafter/model|g; s|SMALL|$work/small/model|g; s|LIGHT|$work/light/model|g" <<<"$1"; }
 key() { printf '%s.%s.%s' "$1" "$test" "$2" | tr ':=' '_-'; }
 
 decode() {

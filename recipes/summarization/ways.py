@@ -3,7 +3,7 @@
     python recipes/summarization/ways.py [--updates N]
 
 Prints lines as `recipes/mt/systems.py` does: `model NAME ARCHITECTURE FLAGS`, `decode NAME SPEC FLAGS` and
-`missing NAME SPEC REASON`. DRAFTER and SMALL in SPEC and FLAGS stand for the folders of these models.
+`missing NAME SPEC REASON`. DRAFTER, SMALL and LIGHT in SPEC and FLAGS stand for the folders of these models.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ MODELS = (
             "gad:drafter=DRAFTER",
             "gad:drafter=DRAFTER:beta=3",
             "speculative:drafter=SMALL",
+            "speculative:drafter=LIGHT",
             "bild:drafter=SMALL",
         ),
     ),
     System("drafter", "blockwise drafter", "blockwise", f"{HEADROOM} --glancing 0.5:0.3@{{updates}}", ()),
     System("small", "small autoregressive Transformer", "transformer", HEADROOM, ()),
+    System("light", "light drafter", "light_drafter", "", ()),  # its verifier's lengths are its own
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=5000, help="of the drafter (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=5000, help="of each drafter (default: %(default)s)")
     args = parser.parse_args()
     for row in describe(args.updates, only=set(), systems=MODELS):
         print("\t".join(row))
