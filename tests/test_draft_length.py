@@ -93,7 +93,7 @@ def simulated(
         while waiting and len(rows) < batch:
             rows.append(Sentence(left=waiting.pop(0), was_rejected=False, known=False, fails=False))
         fixed = length if isinstance(length, int) else None
-        levels = [fixed] * len(rows) if fixed is not None else length.levels(rows)
+        levels = [fixed] * len(rows) if fixed is not None else length.levels(rows) or [0] * len(rows)
         drafting = any(levels)
         tokens, verdicts = len(rows), []
         for row, most in zip(rows, levels, strict=True):
@@ -247,7 +247,7 @@ def test_where_batches_are_bound_by_arithmetic_nothing_is_drafted() -> None:
     costs, drafter = PassCosts(SIZES, CURVES["small fp32"]), Known("cheap")
     rows = [Sentence(was_rejected=False) for _ in range(32)]
     for count in (8, 32):
-        assert DraftLength(costs, drafter).levels(rows[:count]) == [0] * count
+        assert DraftLength(costs, drafter).levels(rows[:count]) == []
 
 
 def test_what_did_not_pay_is_tried_again_ever_more_rarely() -> None:

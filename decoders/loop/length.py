@@ -62,7 +62,10 @@ class DraftLength:
         self._choices.clear()
 
     def levels(self, rows: Sequence[Row]) -> list[int]:
-        """Levels that each row drafts in the pass that comes; 0: none."""
+        """Levels that each row drafts in the pass that comes, 0: none; empty: none of the rows drafts.
+
+        What became of a pass without drafts need not be recorded.
+        """
         count = len(rows)
         if count not in self._choices:
             longest = self._best(count, was_rejected=False)
@@ -74,7 +77,7 @@ class DraftLength:
         if self._passes == self._rest:
             self._passes, self._rest = 0, min(2 * self._rest, _LONGEST_REST)
             self._forget()
-        return [0] * count
+        return []
 
     def record(self, rows: Sequence[Row], verdicts: Sequence[Verdict]) -> None:
         """Counts what became of the drafts of a pass."""

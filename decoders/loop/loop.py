@@ -111,6 +111,7 @@ class Loop(RowRun[Row]):
         self.constraints = None if choice.are_none else choice
         # What is drafted from hidden states is drafted from the last pass's, even if no row drafted in it.
         self.sees_all = drafter is not None and drafter.want.hidden
+        self._may_draft = False  # some row in the last pass: its outcome counts
         self._set_wants(trace=False)
 
     def _set_wants(self, *, trace: bool) -> None:
@@ -144,7 +145,7 @@ class Loop(RowRun[Row]):
         self.clock.lap(VERIFY)
         verified = self._verified(rows, packed, want, scores)
         verdicts = self.accept(rows, verified)
-        if self.length is not None:
+        if self.length is not None and self._may_draft:
             self.length.record(rows, verdicts)
         self._emit(rows, verdicts, verified.scores)
         self._commit(rows, verdicts, scores)
@@ -161,8 +162,13 @@ class Loop(RowRun[Row]):
         if self.drafter is None:
             return []
         levels = [_ANY_LEVELS] * len(rows) if self.length is None else self.length.levels(rows)
-        for row in rows:
-            row.budget, row.draft = 0, NO_DRAFT
+        if self._may_draft:
+            for row in rows:
+                row.budget, row.draft = 0, NO_DRAFT
+                row.was_rejected &= bool(levels)
+        self._may_draft = bool(levels)
+        if not levels and not self.sees_all:
+            return []
         chosen = [i for i, most in enumerate(levels) if most and (rows[i].passes or not self.sees_all)]
         drafting = [rows[i] for i in chosen]
         if new := [row for row in (rows if self.sees_all else drafting) if not row.is_drafting]:
