@@ -30,7 +30,8 @@ class Blockwise(ParallelDecoding):
 
     def logits(self, canvas: Tensor, kept: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         """Logits [B,W,V] of a canvas [B,W] of which `kept` [B,W] counts, over an encoded source."""
-        return self.output(self.fill(self.embed_words(canvas), kept, memory, mask))
+        logits: Tensor = self.output(self.fill(self.embed_words(canvas), kept, memory, mask))
+        return logits
 
     def decoder_losses(self, source: Encoded, target: Tensor, *, training: Training, update: int) -> Losses:
         """The loss of the words behind a prefix of random length, those that glancing shows left out."""

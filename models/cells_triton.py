@@ -21,8 +21,9 @@ from nartk.protocols.blocks import Columns
 
 try:
     # torch's own door to Triton: it names empty classes where Triton is missing.
-    from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
-except ImportError:  # torch before 2.7
+    from torch._inductor.runtime.triton_compat import HAS_TRITON as HAS_TRITON
+    from torch._inductor.runtime.triton_compat import tl, triton
+except ImportError:  # it is not public, and may move
     HAS_TRITON = False
 
 _CELLS = 64  # at a time
@@ -168,7 +169,8 @@ class ListedCells:
             heads=attention.heads,
             scale=attention.scale,
         )
-        return attention.out(found)[:, None]
+        projected: Tensor = attention.out(found)
+        return projected[:, None]
 
 
 def proved(attention: Attention, dtype: torch.dtype, device: torch.device) -> bool:

@@ -79,7 +79,9 @@ class Links(PartModule):
             ahead = positions - positions[:, None]
             # [L,L] & [B,1,L] -> [B,L,L]
             edge = (ahead > 0) & (ahead <= self.longest_link) & (positions < lengths[:, None, None])
-            mixed = _MixHeads.apply(q * q.shape[-1] ** -0.5, k, gate.to(wide).softmax(-1), edge)
+            mixed: Tensor = _MixHeads.apply(  # type: ignore[no-untyped-call]
+                q * q.shape[-1] ** -0.5, k, gate.to(wide).softmax(-1), edge
+            )
             return mixed.clamp(min=torch.finfo(wide).tiny).log().masked_fill(~edge, -math.inf)
 
 

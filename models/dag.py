@@ -60,7 +60,8 @@ def dag_log_likelihood(match: Tensor, links: Tensor, target_lengths: Tensor, gra
     models", section V.
     """
     lengths = _check(match, links, target_lengths, graph_lengths)
-    return _LogLikelihood.apply(match, links, *lengths)
+    found: Tensor = _LogLikelihood.apply(match, links, *lengths)  # type: ignore[no-untyped-call]
+    return found
 
 
 def dag_posterior(match: Tensor, links: Tensor, target_lengths: Tensor, graph_lengths: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from torch import Tensor
 
 try:
     # torch's own door to Triton: it names empty classes where Triton is missing.
-    from torch._inductor.runtime.triton_compat import HAS_TRITON, tl, triton
-except ImportError:  # torch before 2.7
+    from torch._inductor.runtime.triton_compat import HAS_TRITON as HAS_TRITON
+    from torch._inductor.runtime.triton_compat import tl, triton
+except ImportError:  # it is not public, and may move
     HAS_TRITON = False
 
 _TILE = (64, 64)  # vertices from, vertices to: 32 KB of weights at a time in the registers of 8 warps

@@ -133,7 +133,8 @@ class Predictor(PartModule):
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         for conv, norm in zip(self.conv, self.norm, strict=True):
             x = self.dropout(norm(F.relu(convolve(conv, x, kept))))
-        return self.out(x).squeeze(2)
+        found: Tensor = self.out(x).squeeze(2)
+        return found
 
 
 class VarianceAdaptor(PartModule):

@@ -77,7 +77,9 @@ def passing_probability(edges: Tensor) -> Tensor:
     start[:, :, 0] = 1.0
     # p = s + p E, so p (1 - E) = s, with E above the diagonal. All terms are positive: nothing cancels.
     own = torch.eye(edges.shape[1], dtype=edges.dtype, device=edges.device)
-    solved = torch.linalg.solve_triangular(own - edges, start, upper=True, left=False, unitriangular=True)
+    solved: Tensor = torch.linalg.solve_triangular(
+        own - edges, start, upper=True, left=False, unitriangular=True
+    )
     return solved[:, 0]
 
 

@@ -123,7 +123,8 @@ class Attention(PartModule):
             y = training.attention(q, k, v, mask, dropout=self.dropout, causal=causal, scale=self.scale)
         else:
             y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=self.scale)
-        return self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
+        projected: Tensor = self.out(y.transpose(1, 2).flatten(2))  # [B,H,K,D] -> [B,K,H*D]
+        return projected
 
 
 class Recurrence(PartModule):
@@ -170,7 +171,8 @@ class FeedForward(PartModule):
         else:
             y = self.activation(self.gate(x)) * self.up(x)
         y = self.dropout(y)
-        return self.down(y if self.norm is None else self.norm(y))
+        out: Tensor = self.down(y if self.norm is None else self.norm(y))
+        return out
 
 
 class _Layer(PartModule):
@@ -225,7 +227,8 @@ class DecoderLayer(_Layer):
 
         def attend(y: Tensor) -> Tensor:
             if self.recurrence is not None:
-                return self.recurrence(y)
+                state: Tensor = self.recurrence(y)
+                return state
             qkv = self.self_attention.qkv(y)
             if cache is not None:
                 return cache.attend(self.self_attention, qkv)
@@ -263,7 +266,8 @@ def _sublayer(
         return x if norm_first else norm(x)
     if norm_first:
         return x + dropout(f(norm(x)))
-    return norm(x + dropout(f(x)))
+    out: Tensor = norm(x + dropout(f(x)))
+    return out
 
 
 def pad_lists(lists: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,9 @@ def match_scores(
         vertices, weight = vertices.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
     with torch.autocast(device.type, enabled=False):
-        emitted = _MatchScores.apply(vertices, weight, bias, target, rows, chunk)  # [N,T]
+        emitted: Tensor = _MatchScores.apply(  # type: ignore[no-untyped-call]
+            vertices, weight, bias, target, rows, chunk
+        )  # [N,T]
     empty = emitted.new_full((*hidden.shape[:2], target.shape[1]), -math.inf)
     return empty.index_put((rows, positions), emitted).mT  # [B,L,T] -> [B,T,L]
 

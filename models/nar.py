@@ -24,12 +24,14 @@ class ParallelDecoding(EncoderDecoder):
         every = None if bool(kept.all()) else kept[:, None, None, :]
         for layer in self.decoder.layers:
             x = layer(x, layer.source_kv(memory), mask, every, causal=False)
-        return self.decoder.finish(x)
+        features: Tensor = self.decoder.finish(x)
+        return features
 
     def embed_words(self, tokens: Tensor) -> Tensor:
         """Decoder inputs of words [B,T] at their positions -> [B,T,d_model]."""
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        return self.decoder.embedding(tokens, positions)
+        found: Tensor = self.decoder.embedding(tokens, positions)
+        return found
 
     def source_vectors(self, source: Encoded) -> Tensor:
         """Vectors of a source [B,S,d_model] that a decoder copies: its words', or its encoding."""
@@ -41,7 +43,8 @@ class ParallelDecoding(EncoderDecoder):
     def embed_vectors(self, x: Tensor) -> Tensor:
         """Decoder inputs of vectors [B,T,d_model], of the size of scaled embeddings, at their positions."""
         positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
-        return self.decoder.embedding.add_positions(x, positions)
+        found: Tensor = self.decoder.embedding.add_positions(x, positions)
+        return found
 
 
 def uniform_copy(source: Tensor, source_lengths: Tensor, lengths: Tensor, width: int) -> Tensor:

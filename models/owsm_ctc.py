@@ -55,7 +55,8 @@ class PromptEncoder(PartModule):
         x = self.embedding(prompt, positions)
         for layer in self.layers:
             x = layer(x, kept[:, None, None])
-        return x if self.norm is None else self.norm(x)
+        features: Tensor = x if self.norm is None else self.norm(x)
+        return features
 
 
 class OwsmEncoder(SpeechEncoderModule):

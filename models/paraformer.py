@@ -52,7 +52,7 @@ class Predictor(PartModule):
             y = self.dropout(self.conv(x) + x)
         else:
             y = self.conv(x.transpose(1, 2)).transpose(1, 2)
-        logits = self.out(F.relu(y)).squeeze(2)
+        logits: Tensor = self.out(F.relu(y)).squeeze(2)
         wide = torch.promote_types(logits.dtype, torch.float32)
         return logits.to(wide).sigmoid().masked_fill(~kept, 0.0)
 

@@ -205,5 +205,5 @@ class DistancesModule(nn.Embedding):
         """
         distances = torch.arange(kept.shape[-1], device=kept.device) - queries[..., None]
         at = distances.clamp(-self.farthest, self.farthest) + self.farthest
-        biases = self(self.table[at]).movedim(-1, -3)  # [...,K,T,H] -> [...,H,K,T]
+        biases: Tensor = self(self.table[at]).movedim(-1, -3)  # [...,K,T,H] -> [...,H,K,T]
         return biases.masked_fill(~kept.unsqueeze(-3), -torch.inf)

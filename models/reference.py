@@ -207,7 +207,8 @@ class PassesOnTorch(OnTorch, Contexts):
             raise
 
         def fetch(index: Sequence[int] | IntArray) -> FloatArray:
-            return logits[self._tensor(index)].cpu().numpy()
+            rows: FloatArray = logits[self._tensor(index)].cpu().numpy()
+            return rows
 
         return PassScores(reading, self, waiting, fetch, want.words)
 
@@ -267,7 +268,8 @@ class PassesOnTorch(OnTorch, Contexts):
                 over_source if "cross" in computed else None,
                 has_ffn="ffn" in computed,
             )
-        return decoder.finish(x)[:, 0]
+        features: Tensor = decoder.finish(x)
+        return features[:, 0]
 
     def _listed(self, work: Pass, waiting: PendingPass) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Cells [N] of a pass, those that they see [N,T] and of their sources [N,S], and which count."""

@@ -39,7 +39,8 @@ class MemoryAttention(Attention):
         """x [B,S,mF or D] -> [B,S,D]; kept [B,S]."""
         q, k, v = self.split(self.qkv(x), 3)  # [B,H,S,D/H]
         values = v.transpose(1, 2).flatten(2)
-        return self.attend(q, k, v, kept[:, None, None]) + (self.memory(values, kept) + values)
+        remembered: Tensor = self.memory(values, kept) + values
+        return self.attend(q, k, v, kept[:, None, None]) + remembered
 
 
 class SanmLayer(PartModule):
@@ -147,7 +148,7 @@ class SanmDecoderLayer(PartModule):
         causal: bool = False,
     ) -> Tensor:
         """x [B,N,D] -> the same shape; `mask` [B,1,1,N] tells which fires count, None: all."""
-        y = self.ffn(self.ffn_norm(x))
+        y: Tensor = self.ffn(self.ffn_norm(x))
         if self.memory is None or self.self_norm is None:
             return y
         y = self.self_norm(y)

@@ -86,7 +86,8 @@ def _by_key(x: Tensor) -> Tensor:
     """
     size = x.shape[-2]
     shifted = F.pad(x, (1, 0)).flatten(-2)[..., size:]  # each row begins one distance later than that before
-    return shifted.unflatten(-1, (size, 2 * size - 1))[..., :size]
+    picked: Tensor = shifted.unflatten(-1, (size, 2 * size - 1))
+    return picked[..., :size]
 
 
 class ConvolutionModule(PartModule):
@@ -184,7 +185,8 @@ class SpeechLayer(PartModule):
         x = x + 0.5 * drop(self.ffn2(self.ffn2_norm(x)))
         if self.cross_attention is not None and prompt is not None:
             x = x + drop(self._read(self.cross_attention, self.cross_norm(x), *prompt))
-        return self.final_norm(x)
+        out: Tensor = self.final_norm(x)
+        return out
 
     @staticmethod
     def _read(attention: Attention, x: Tensor, prompt: Tensor, kept: Tensor) -> Tensor:

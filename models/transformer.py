@@ -129,7 +129,8 @@ class TextEncoderModule(SourceEncoder):
             mask = self.relative.mask(columns, kept)
         for layer in self.layers:
             x = layer(x, mask)
-        return x if self.norm is None else self.norm(x)
+        memory: Tensor = x if self.norm is None else self.norm(x)
+        return memory
 
 
 def pad_frames(frames: Sequence[FloatArray], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,7 +292,8 @@ class Transformer(EncoderDecoder):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Teacher forcing: what the encoder reads, and tokens [B,T] padded right -> logits [B,T,V]."""
         *sources, previous = inputs
-        return self.output(self.features(self.encode(*sources), previous))
+        logits: Tensor = self.output(self.features(self.encode(*sources), previous))
+        return logits
 
     def features(self, source: Encoded, prev_output_tokens: Tensor) -> Tensor:
         """Inputs of the output layer behind each token [B,T] -> [B,T,d_model]."""

@@ -46,7 +46,8 @@ class Prenet(PartModule):
         """frames [...,r*F] -> [...,D]."""
         for layer in self.layers:
             frames = self.dropout(F.relu(layer(frames)))
-        return self.out(frames)
+        out: Tensor = self.out(frames)
+        return out
 
 
 class _Grown:

@@ -128,7 +128,7 @@ def require_storable(path: Path, *, fix: str) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, *, binary: bool = False) -> Iterator[IO]:
+def writing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """Opens a temporary file beside `path`; it takes the name `path` when the block ends well.
 
     A link stays a link, and a device or a pipe is written to directly.

@@ -158,7 +158,7 @@ class Registry:
                 )
         return self.classes[name]
 
-    def options(self, name: str) -> dict[str, dataclasses.Field]:
+    def options(self, name: str) -> dict[str, dataclasses.Field[Any]]:
         """Its options by name, each with its default, type and help."""
         return {item.name: item for item in dataclasses.fields(self.find(name)) if "help" in item.metadata}
 

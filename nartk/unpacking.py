@@ -78,14 +78,16 @@ def _head(file: IO[bytes]) -> bytes:
 def _opened(module: str, file: IO[bytes]) -> IO[bytes]:
     from importlib import import_module
 
-    return import_module(module).open(file, "rb")
+    opened: IO[bytes] = import_module(module).open(file, "rb")
+    return opened
 
 
 def _zstd(file: IO[bytes]) -> IO[bytes]:
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # of Python 3.14
 
-        return zstd.open(file, "rb")
+        opened: IO[bytes] = zstd.open(file, "rb")
+        return opened
     except ImportError:
         with requiring("a file packed by zstd needs the module {name}, which is not installed", "zstd"):
             import zstandard

@@ -91,7 +91,8 @@ def change_tempo(frames: FloatArray, factor: float) -> FloatArray:
     before = np.minimum(times.astype(np.int64), max(0, len(frames) - 2))
     after = np.minimum(before + 1, len(frames) - 1)
     share = (times - before)[:, None].astype(np.float32)
-    return (1 - share) * frames[before] + share * frames[after]
+    found: FloatArray = (1 - share) * frames[before] + share * frames[after]
+    return found
 
 
 def _require_speed(factor: float) -> None:

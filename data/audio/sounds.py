@@ -196,7 +196,7 @@ class _Mono:
         """The samples [n] of a block [n, channels], of a size as `whole` gives."""
         if self.channels == 1:
             return np.ascontiguousarray(block[:, 0])
-        found = block.mean(axis=1)
+        found: FloatArray = block.mean(axis=1)
         for begin in range(0, len(block), self.cell):
             part = slice(begin, begin + self.cell)
             self._power += np.square(block[part], dtype=np.float64).sum(axis=0)

@@ -22,7 +22,7 @@ _TOGETHER = 3000  # frames whose transforms are held at a time
 
 def hann(window: int) -> FloatArray:
     """A periodic Hann window [window] float32."""
-    shape = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
+    shape: npt.NDArray[np.float64] = 0.5 - 0.5 * np.cos(2 * np.pi / window * np.arange(window))
     return shape.astype(np.float32)
 
 

@@ -79,7 +79,8 @@ def _load(path: str, changed: int, size: int) -> Mapping[str, np.ndarray]:
         raise ValueError("not an .npz file")
     file = np.load(path)
     if not {"ids", "offsets"} <= set(file):
-        return file
+        named: Mapping[str, np.ndarray] = file
+        return named
     with file:
         ids, offsets = file["ids"], file["offsets"]
         arrays = [file[name] for name in file if name not in ("ids", "offsets")]

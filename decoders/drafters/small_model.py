@@ -246,7 +246,8 @@ class SmallModel(PlainDrafter):
         sources: Sequence[Source] = [request.source for request in requests]
         if self._gives is not None:
             sources = sources_of(self._gives.encodings(memory))
-        return self.scorer.encode(sources).tolist()
+        handles: list[int] = self.scorer.encode(sources).tolist()
+        return handles
 
     def stop(self, states: Sequence[SmallModelRow]) -> None:
         self.scorer.close([reader.context for reader in states])

@@ -102,7 +102,8 @@ class TokenRecycling(PlainDrafter):
     def tokens(self, levels: int) -> int:
         levels = min(levels, self.max_draft)
         widths = accumulate(self.shape[:levels], mul)
-        return sum(widths) + max(levels - len(self.shape), 0)
+        count: int = sum(widths) + max(levels - len(self.shape), 0)
+        return count
 
     def propose(self, row: Row, budget: int) -> Draft:
         most = min(budget, self.max_draft)

@@ -253,4 +253,5 @@ def _fp32(value: float) -> float:
 
 
 def _fp32s(values: _Wide) -> list[float]:
-    return values.astype(np.float32).tolist()
+    found: list[float] = values.astype(np.float32).tolist()
+    return found

@@ -18,4 +18,5 @@ def best_of(x: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
     keys = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) << _INDEX
     keys += np.arange(size - 1, -1, -1)
     largest = np.sort(np.partition(keys, size - k, axis=1)[:, size - k :], axis=1) if k else keys[:, :0]
-    return size - 1 - (largest[:, ::-1] & (2**_INDEX - 1))
+    found: npt.NDArray[np.int64] = size - 1 - (largest[:, ::-1] & (2**_INDEX - 1))
+    return found

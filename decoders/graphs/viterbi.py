@@ -29,4 +29,5 @@ class Viterbi(OnePath):
         return replace(super().wanted(limits), beta=self.beta)
 
     def penalty(self, tokens: int) -> float:
-        return tokens**self.beta
+        divisor: float = tokens**self.beta
+        return divisor

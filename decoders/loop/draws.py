@@ -95,7 +95,8 @@ class RowDraws(RowConstraints):
         """The probabilities [N,V] with which words are drawn after logits [N,V]."""
         nothing = np.zeros(len(logits))
         weights = draw_weights(logits, Draw(nothing, self.temperature, self.top_k, self.top_p))
-        return weights / weights.sum(1, keepdims=True)
+        probs: npt.NDArray[np.float64] = weights / weights.sum(1, keepdims=True)
+        return probs
 
     def uniforms(
         self, index: _Ints, positions: _Ints, *, samples: _Ints | None = None, seeds: _Words | None = None

@@ -140,7 +140,8 @@ def _banned(want: Want, index: int) -> Sequence[int]:
     if want.banned is None:
         return ()
     begin, end = want.banned.offsets[index : index + 2]
-    return want.banned.values[begin:end].tolist()
+    words: list[int] = want.banned.values[begin:end].tolist()
+    return words
 
 
 def _log_sum_exp(values: FloatArray) -> float:

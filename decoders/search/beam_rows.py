@@ -85,7 +85,8 @@ class Ranking:
 
     def score(self, total: float, length: int) -> float:
         """The score of a hypothesis with a sum of log-probabilities."""
-        return total / length**self.length_penalty
+        norm: float = length**self.length_penalty
+        return total / norm
 
     def kept(self, finished: Sequence[Ended], ended: Sequence[Ended]) -> list[Ended]:
         """Those that have ended before and now that may be given back."""

@@ -288,7 +288,7 @@ class SpeechEncoder(FrameEncoder):
     @property
     def least_frames(self) -> int:
         """The frames of the shortest source that has a position of the encoder."""
-        return 2 ** (self.convolutions + 1) - 1
+        return int(2 ** (self.convolutions + 1)) - 1
 
     @property
     def source_positions(self) -> int:

@@ -157,13 +157,14 @@ def _differing(
     """Highest number of a round's outputs that are neither greedy search's nor `allowed`."""
     compared = "texts" if series.spec.model else "tokens"  # another model may have other words
     wanted = getattr(greedy.samples[0], compared)
-    return max(
+    worst: int = max(
         sum(
             found != wanted[row] and (row, tuple(found)) not in allowed
             for row, found in enumerate(getattr(sample, compared))
         )
         for sample in series.samples
     )
+    return worst
 
 
 def _quality(quality: Quality, series: EngineRuns, greedy: EngineRuns | None) -> JsonObject:

@@ -292,8 +292,9 @@ class _Fields:
         """A whole number, less so many."""
         if name not in self.values:
             return default
-        self._require(name, type(self.values[name]) is int and self.values[name] >= low, f"from {low} on")
-        return self.values[name] - less
+        value = self.values[name]
+        self._require(name, type(value) is int and value >= low, f"from {low} on")
+        return int(value) - less
 
     def real(self, name: str, default: float) -> float:
         value = self.values.get(name, default)

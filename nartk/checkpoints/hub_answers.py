@@ -36,7 +36,7 @@ def bounded_responses() -> Iterator[None]:
             than `_MOST_LISTED` bytes, or is one of more than `_MOST_RESPONSES`.
     """
     from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]  # given, though not named
 
     hooks: dict[str, list[Callable[[Any], None]]] | None = getattr(get_session(), "event_hooks", None)
     if hooks is None:

@@ -270,7 +270,8 @@ def _rounded(array: Array, type: str) -> Array:
     """fp32 numbers as a type of safetensors, halves to even."""
     if type == "BF16":
         bits = np.ascontiguousarray(array).view("<u4")
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+        rounded: Array = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+        return rounded
     with np.errstate(over="ignore"):  # infinity is found where it is written
         return array.astype(_TYPES[type], copy=False)
 

@@ -40,8 +40,7 @@ def file_cells(
     Raises:
         NartkError: There is no sentence, or references or drafts do not fit.
     """
-    from nartk.bench.report import GREEDY
-    from nartk.bench.runner import Cell
+    from nartk.bench.runner import GREEDY, Cell
     from nartk.bench.work import Workload
 
     model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
@@ -144,8 +143,7 @@ def random_models(args: argparse.Namespace, specs: Sequence[Spec], folder: Path)
 
 def random_cells(args: argparse.Namespace, folder: Path) -> list[Cell]:
     """Writes a random model to `folder`; gives random sentences for each number of edits and batch size."""
-    from nartk.bench.report import GREEDY
-    from nartk.bench.runner import Cell
+    from nartk.bench.runner import GREEDY, Cell
     from nartk.bench.work import random_job, save_random_model
 
     save_random_model(folder, args.random, seed=args.seed)

@@ -125,7 +125,7 @@ def _add_all(parser: Parser) -> None:
 
 
 def add_options(
-    group: argparse._ActionsContainer, options: Mapping[str, dataclasses.Field]
+    group: argparse._ActionsContainer, options: Mapping[str, dataclasses.Field[Any]]
 ) -> dict[str, str]:
     """Adds the flags of declared options, which are set only where they are given; their names by flag.
 

@@ -281,13 +281,13 @@ def main(argv: Sequence[str]) -> int:
 def _tune(args: argparse.Namespace) -> int:
     """Measures the passes of a model and keeps what they take in its folder."""
     from nartk.bench.costs import SOURCES, tuned
-    from nartk.checkpoints import costs
+    from nartk.checkpoints.names import COSTS
     from nartk.serving.loading import load
 
     name, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     folder = model_folder(name)
     require_own(name, folder, fix="copy it to a folder of your own, and name that")
-    require_storable(folder / costs.FILE, fix="copy the model to a folder that can be written")
+    require_storable(folder / COSTS, fix="copy the model to a folder that can be written")
     records = read_sentences(args, files, drafts=False)
     readable = (record.text for record in records if record.error is None and record.text.strip())
     lines = [*islice(readable, SOURCES if args.limit is None else args.limit)]
@@ -306,7 +306,7 @@ def _tune(args: argparse.Namespace) -> int:
                 for tokens, took in zip(found.tokens, found.times, strict=True)
             )
             tell(args, f"{dtype}, {threads} threads: {found.times[0]:.0f} us a pass; times as long: {ratios}")
-    tell(args, f"stored in {folder / costs.FILE}")
+    tell(args, f"stored in {folder / COSTS}")
     return EXIT_OK
 
 
@@ -431,7 +431,7 @@ def _chosen(
     """
     from nartk.bench.choose import ALL, Given
     from nartk.bench.engines import parse_spec
-    from nartk.bench.report import GREEDY
+    from nartk.bench.runner import GREEDY
 
     dtypes = args.dtype.split(",")
     given = Given(model, args.drafter, drafts=drafts)

@@ -184,7 +184,7 @@ class _Sweep:
             fix = "add --dry-run, and keep the choice with --json FILE"
             require_own(self.name, folder, fix=fix)
             require_storable(
-                folder / thresholds.FILE,
+                folder / thresholds.Calibration.file,
                 fix="make the model's folder writable, or keep it by nartk-calibrate --dry-run --json FILE",
             )
             thresholds.Calibration.read(folder)
@@ -328,7 +328,7 @@ class _Sweep:
             {**facts, **_point(chosen), "nartk": __version__},
         )
         entry.store(model.checkpoint.folder)
-        tell(self.args, f"stored in {model.checkpoint.folder / thresholds.FILE}")
+        tell(self.args, f"stored in {model.checkpoint.folder / thresholds.Calibration.file}")
         # Where the strategy is lossless by default, only options that make it approximate make use of these.
         if make_strategy(strategy.name, own).promised.guarantee is not Guarantee.APPROXIMATE:
             flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in chosen.setting.items())

@@ -169,7 +169,8 @@ def _generate(
 
 def _reference(strategy: Strategy) -> Strategy:
     """Greedy search with the options that it shares with the strategy."""
-    return make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
+    greedy: Strategy = make_strategy(REFERENCE, _strategy.shared_options(strategy, REFERENCE))
+    return greedy
 
 
 def _verify(

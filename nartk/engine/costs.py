@@ -35,7 +35,8 @@ _WORDS = "output.weight"  # a row for each word
 
 @lru_cache(maxsize=1)
 def _table() -> JsonObject:
-    return json.loads(FILE.read_text(encoding="utf-8"))
+    table: JsonObject = json.loads(FILE.read_text(encoding="utf-8"))
+    return table
 
 
 # By the sublayer's name in `nartk.protocols.views`, how names of its weights go on.

@@ -83,7 +83,8 @@ class FiresOnEngine(EncodedOnEngine, DecoderFramesOnEngine):
 
     @property
     def tail(self) -> float:
-        return self.config.tail_threshold
+        threshold: float = self.config.tail_threshold
+        return threshold
 
     def frames(self, memory: Sequence[int] | IntArray) -> IntArray:
         return self._engine.fires(memory)
@@ -124,7 +125,8 @@ class BlocksOnEngine(FillsOnEngine):
 
     @property
     def block(self) -> int:
-        return self.config.block
+        block: int = self.config.block
+        return block
 
 
 class CanvasesOnEngine(FillsOnEngine):

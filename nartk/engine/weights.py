@@ -46,7 +46,9 @@ class Weights:
     def are_halves(self) -> bool:
         """Tells whether most packed weights take at most two bytes each."""
         layers = [layer for layer, _ in self.packed.values()]
-        return sum(each.weights.nbytes for each in layers) < 3 * sum(x.outputs * x.inputs for x in layers)
+        size: int = sum(each.weights.nbytes for each in layers)
+        count: int = sum(each.outputs * each.inputs for each in layers)
+        return size < 3 * count
 
     def array(self, name: str) -> FloatArray:
         return self._arrays[name]

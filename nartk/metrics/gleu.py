@@ -96,7 +96,8 @@ def sentence_gleu(statistics: np.ndarray, references: Sequence[int]) -> np.ndarr
     """
     scores = gleu_of(np.where(statistics == 0, 1.0, statistics))  # [N, R]
     there = np.arange(scores.shape[1]) < np.array(references)[:, None]
-    return (scores * there).sum(1) / there.sum(1)
+    means: np.ndarray = (scores * there).sum(1) / there.sum(1)
+    return means
 
 
 def draw_references(references: Sequence[int], iterations: int) -> np.ndarray:

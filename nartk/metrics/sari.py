@@ -77,7 +77,8 @@ def sari_operations(statistics: np.ndarray, *, deletion: str = "f1") -> np.ndarr
         delete = OPERATIONS.index("delete")
         below[..., delete], above[..., delete] = done[..., delete], correct[..., delete]
     scores = np.divide(above, below, out=np.zeros_like(above), where=below > 0)
-    return 100 * scores.mean(-2)
+    means: np.ndarray = 100 * scores.mean(-2)
+    return means
 
 
 @register_metric("sari")
@@ -127,7 +128,8 @@ class Sari(Metric):
         def operations(weights: np.ndarray) -> np.ndarray:
             """[K, N] -> [K, 3]"""
             if level == "sentence":
-                return weights @ rows / weights.sum(1, keepdims=True)
+                means: np.ndarray = weights @ rows / weights.sum(1, keepdims=True)
+                return means
             return sari_operations(
                 (weights @ rows).reshape(-1, *statistics.shape[1:]), deletion=self.deletion
             )

@@ -155,7 +155,10 @@ class WordErrorRate(Metric):
 
         def resample(weights: np.ndarray) -> np.ndarray:
             total = weights @ lengths
-            return 100 * np.divide(weights @ errors, total, out=np.zeros(len(weights)), where=total > 0)
+            rates: np.ndarray = 100 * np.divide(
+                weights @ errors, total, out=np.zeros(len(weights)), where=total > 0
+            )
+            return rates
 
         settings = (
             f"case:{'lc' if self.lowercase else 'mixed'}",

@@ -55,10 +55,12 @@ class Moses:
         self._join = sacremoses.MosesDetokenizer(lang).detokenize
 
     def split(self, text: str) -> str:
-        return self._split(self._normalized(text))
+        parts: str = self._split(self._normalized(text))
+        return parts
 
     def join(self, text: str) -> str:
-        return self._join(text.split())
+        joined: str = self._join(text.split())
+        return joined
 
 
 class SubwordNmt:
@@ -81,7 +83,8 @@ class SubwordNmt:
         self._bpe = BPE(io.StringIO(text), separator=SEPARATOR)
 
     def split(self, text: str) -> str:
-        return self._bpe.process_line(text)
+        parts: str = self._bpe.process_line(text)
+        return parts
 
     def join(self, text: str) -> str:
         return f"{text} ".replace(f"{SEPARATOR} ", "").rstrip()

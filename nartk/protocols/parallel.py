@@ -107,7 +107,8 @@ class Graph:
 
     def among(self, vertices: Sequence[int]) -> IntArray:
         """Numbers [n] among the N vertices of n of these L."""
-        return self.graphs.begins[self.index] + np.asarray(vertices, np.int32)
+        found: IntArray = self.graphs.begins[self.index] + np.asarray(vertices, np.int32)
+        return found
 
     def features_of(self, vertices: Sequence[int]) -> FloatArray:
         """Features [n,D] of vertices."""

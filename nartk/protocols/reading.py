@@ -229,7 +229,8 @@ def draw_weights(logits: FloatArray, draw: Draw) -> _WideArray:
 def by_inversion(weights: _WideArray, uniforms: _WideArray) -> IntArray:
     """The first word [n] up to which weights [n,V] exceed a share [n] of their sum."""
     mass = weights.cumsum(1)
-    return (mass > uniforms[:, None] * mass[:, -1:]).argmax(1).astype(np.int32)
+    found: IntArray = (mass > uniforms[:, None] * mass[:, -1:]).argmax(1).astype(np.int32)
+    return found
 
 
 def _allowed(banned: Ragged | None, shape: tuple[int, ...]) -> _BoolArray:

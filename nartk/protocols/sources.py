@@ -79,7 +79,8 @@ def as_given(name: str, item: object) -> Given:
     if isinstance(item, str | Recording | FeatureSource):
         return item
     if isinstance(item, os.PathLike):
-        return os.fspath(item)
+        path: str = os.fspath(item)
+        return path
     if isinstance(item, bytes | bytearray):
         return Recording(bytes(item))
     if _is_decoder(item):

@@ -62,7 +62,8 @@ def _crossings(sums: _Times, levels: _Times, side: str) -> _Times:
     at = at.clip(1, len(sums) - 1)
     grown = sums[at] - sums[at - 1]
     share = (np.minimum(levels, sums[-1]) - sums[at - 1]) / np.where(grown > 0.0, grown, 1.0)
-    return at - 1 + share.clip(0.0, 1.0)
+    found: _Times = at - 1 + share.clip(0.0, 1.0)
+    return found
 
 
 def position_spans(positions: Iterable[Sequence[int] | IntArray]) -> list[FloatArray]:
@@ -116,7 +117,8 @@ def word_times(times: FloatArray | _Times, levels: FloatArray, seconds: float) -
         loud = np.flatnonzero(part >= max(part.max() - LOUD_DB, min(least, part.max() - LEAST_DB)))
         found.append((max(begin + loud[0], after), max(begin + loud[-1], after) + 1))
         after = found[-1][1]
-    return np.clip(found, [0, 1], [len(smooth) - 1, len(smooth)]) * seconds
+    spans: _Times = np.clip(found, [0, 1], [len(smooth) - 1, len(smooth)]) * seconds
+    return spans
 
 
 def _loudest(times: _Times, levels: _Times) -> list[int]:

@@ -76,7 +76,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     status, message, headers = described(error)
     for dialect in DIALECTS:
         if request.url.path in dialect.PATHS:
-            return dialect.refusal(status, message, headers)
+            answer: Response = dialect.refusal(status, message, headers)
+            return answer
     return native.refusal(status, message, headers)
 
 

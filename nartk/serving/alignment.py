@@ -141,7 +141,8 @@ def inside(weights: FloatArray, positions: int) -> FloatArray:
     """Weights [H,N,S] as if a source had ended after so many positions: each token's add up to 1 there."""
     weights = weights[:, :, :positions]
     sums = weights.sum(2, keepdims=True)
-    return np.divide(weights, sums, where=sums > 0.0, out=np.zeros_like(weights))
+    shares: FloatArray = np.divide(weights, sums, where=sums > 0.0, out=np.zeros_like(weights))
+    return shares
 
 
 def _probability(logits: FloatArray, word: int) -> float:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
     from nartk.processors.audio import AudioInput
     from nartk.processors.guard import Guard
-    from nartk.serving.long_form import Buffers
+    from nartk.serving.buffers import Buffers
 
 KEPT = 4  # other models that a model keeps loaded, those used last
 
@@ -122,7 +122,8 @@ class Model:
     def threads(self) -> int:
         """Most threads that it computes with."""
         if self.is_exact:
-            return self.passes.threads
+            threads: int = self.passes.threads
+            return threads
         import torch
 
         return torch.get_num_threads()

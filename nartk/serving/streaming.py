@@ -25,7 +25,8 @@ from nartk.protocols.parallel import FrameScorer, always_banned, silent_words
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
 from nartk.protocols.reading import log_softmax
 from nartk.serving.activity import Levels, is_speech
-from nartk.serving.long_form import Buffers, carried_fires, kept_fires, positions_of, require_positions
+from nartk.serving.buffers import Buffers
+from nartk.serving.long_form import carried_fires, kept_fires, positions_of, require_positions
 
 if TYPE_CHECKING:
     from nartk.decoders.graphs.hotwords import Hotwords

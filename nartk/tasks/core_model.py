@@ -157,7 +157,8 @@ class CoreModel(BaseFairseqModel):
 
     def max_decoder_positions(self) -> int:
         """Longest target, tokens."""
-        return self.core.config.max_target_len
+        longest: int = self.core.config.max_target_len
+        return longest
 
 
 def _copy_encoder(name: str, model: nn.Module, source: Dictionary | None, target: Dictionary) -> None:

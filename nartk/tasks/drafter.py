@@ -188,7 +188,8 @@ class Drafting(CrossEntropy):
                     fix=f"--max-{side}-positions {longest} --skip-invalid-size-inputs-valid-test",
                 )
         with model.autocast(source.device):
-            return verifier.output(verifier.features(verifier.encode(source), previous)[positions])
+            logits: Tensor = verifier.output(verifier.features(verifier.encode(source), previous)[positions])
+            return logits
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:

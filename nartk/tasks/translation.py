@@ -52,7 +52,8 @@ class Rows(BaseWrapperDataset):
 
     @property
     def sizes(self) -> np.ndarray:
-        return self.dataset.sizes[self.rows]
+        sizes: np.ndarray = self.dataset.sizes[self.rows]
+        return sizes
 
     def num_tokens(self, index: int) -> int:
         return int(self.dataset.sizes[self.rows[index]])

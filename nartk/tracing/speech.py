@@ -77,7 +77,8 @@ class Alignment:
         """Probability [S] of words that are not output, by position."""
         assert self.probs is not None
         assert self.blank is not None
-        return 1.0 - self.probs[:, [*self.spoken, self.blank]].sum(1, dtype=np.float64)
+        others: _Times = 1.0 - self.probs[:, [*self.spoken, self.blank]].sum(1, dtype=np.float64)
+        return others
 
     @property
     def sums(self) -> _Times:

@@ -78,7 +78,7 @@ class GriffinLim:
     def _magnitudes(self, mel: FloatArray) -> FloatArray:
         """Magnitudes [T, window // 2 + 1] whose mel bins are nearly those of a log-mel spectrogram [T,F]."""
         wanted = np.exp(mel)
-        found = np.maximum(wanted @ self._inverse, np.float32(_TINY))
+        found: FloatArray = np.maximum(wanted @ self._inverse, np.float32(_TINY))
         aim = wanted @ self._bins.T
         gram = self._bins @ self._bins.T
         for _ in range(_UPDATES):

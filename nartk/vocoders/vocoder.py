@@ -70,7 +70,8 @@ class _Checked:
             return np.zeros(0, np.float32)
         samples = self._vocoder.samples(np.asarray(mel, np.float32))
         # What is louder than full scale becomes softer as a whole: files would clip it.
-        return samples / np.maximum(np.abs(samples).max(initial=0.0), np.float32(1))
+        bounded: FloatArray = samples / np.maximum(np.abs(samples).max(initial=0.0), np.float32(1))
+        return bounded
 
 
 def load_vocoder(

@@ -73,7 +73,7 @@ def convert(
     """
     checkpoint = read_checkpoint(path)
     model = to_network(checkpoint)
-    config = model.config
+    config: Config = model.config
     if isinstance(config, EncodedSources):
         words = target_dict or source_dict
         return _convert_light(checkpoint, model, output, words, word_counts, card=card, dtype=dtype)
@@ -227,7 +227,8 @@ def _convert_speech(
         generation=_generation(checkpoint),
         card=_card(checkpoint, config, dtype) if card is None else card,
     )
-    return config
+    written: Config = config
+    return written
 
 
 def _spoken(config: MelOutput, data: Path) -> JsonObject:

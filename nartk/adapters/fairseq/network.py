@@ -168,13 +168,13 @@ class _Settings:
         return value
 
     def features(self, side: str) -> int:
-        return self.get(f"{side}_embed_dim", self.get("encoder_embed_dim", 512))
+        return int(self.get(f"{side}_embed_dim", self.get("encoder_embed_dim", 512)))
 
     def layers(self, side: str) -> int:
-        return self.get(f"{side}_layers", 6)
+        return int(self.get(f"{side}_layers", 6))
 
     def norm_first(self, side: str) -> bool:
-        return self.get(f"{side}_normalize_before", False)
+        return bool(self.get(f"{side}_normalize_before", False))
 
     def positions(self, side: str) -> str:
         if self.get("no_token_positional_embeddings", False):

@@ -130,8 +130,9 @@ class Fast(Tokenizer):
             return None
         state = json.loads(self.backend.normalizer.__getstate__())
         for step in state.get("normalizers", [state]):
-            if step.get("precompiled_charsmap"):
-                return step["precompiled_charsmap"]
+            charsmap: str | None = step.get("precompiled_charsmap")
+            if charsmap:
+                return charsmap
         return None
 
     @cached_property
@@ -156,7 +157,8 @@ class Unigram(Fast):
     def model(self) -> Model:
         words = self.vocabulary()
         unknown = [word for word, _ in words].index(content_of(self.named["unk_token"]))
-        return self.library.models.Unigram(words, unk_id=unknown, byte_fallback=False)
+        model: Model = self.library.models.Unigram(words, unk_id=unknown, byte_fallback=False)
+        return model
 
     def vocabulary(self) -> list[tuple[str, float]]:
         """The words of the sentencepiece model with their scores, and those that the class adds."""
@@ -209,7 +211,8 @@ class Pegasus(Unigram):
 
     @property
     def sentence_mask(self) -> str:
-        return self.config.get("mask_token_sent", "<mask_1>")
+        mask: str = self.config.get("mask_token_sent", "<mask_1>")
+        return mask
 
     def extra_tokens(self, found: Sequence[str | Token] | None) -> list[Token]:
         return super().extra_tokens([self.sentence_mask, *self.pretraining] if found is None else found)
@@ -281,7 +284,8 @@ class Nllb(Fast):
             if word[:i] in known and word[i:] in known
         ]
         unknown = content_of(self.named["unk_token"])
-        return self.library.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True)
+        model: Model = self.library.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True)
+        return model
 
     def arrange(self) -> None:
         charsmap = self.charsmap
@@ -302,7 +306,10 @@ class Roberta(Fast):
     defaults: ClassVar[Mapping[str, str | Token]] = {**FAIRSEQ, "mask_token": "<mask>"}
 
     def model(self) -> Model:
-        return self.library.models.BPE.from_file(str(self.paths["vocabulary"]), str(self.paths["merges"]))
+        model: Model = self.library.models.BPE.from_file(
+            str(self.paths["vocabulary"]), str(self.paths["merges"])
+        )
+        return model
 
     def arrange(self) -> None:
         spaced = self.config.get("add_prefix_space", False)

@@ -65,7 +65,8 @@ class Slow(Tokenizer):
         return found
 
     def pieces(self, text: str, *, target: bool) -> list[str]:
-        return self.model(target).encode(text, out_type=str)
+        found: list[str] = self.model(target).encode(text, out_type=str)
+        return found
 
     def model(self, target: bool) -> Any:
         """The sentencepiece model of a side."""
@@ -124,7 +125,8 @@ class M2M100(Slow):
         return super().model(False)
 
     def unnumbered(self, id: int) -> str | None:
-        return self.named["unk_token"]["content"]
+        unknown: str = self.named["unk_token"]["content"]
+        return unknown
 
     def spell(self, words: Sequence[str]) -> str:
         text, unknown = "", self.named["unk_token"]["content"]
@@ -160,7 +162,8 @@ class Marian(Slow):
         return model.id_to_piece(id) if id < len(model) else None
 
     def spell(self, words: Sequence[str]) -> str:
-        return self._spelling_model.decode(list(words)).replace(SPACE, " ").strip()
+        text: str = self._spelling_model.decode(list(words))
+        return text.replace(SPACE, " ").strip()
 
     @property
     def _spelling_model(self) -> Any:
