@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from support.commands import ROOT, SCRIPTS, run
 
 import nartk
 from nartk.checkpoints.names import SHIPPED, model_folder
+from nartk.cli._common import SHELLS
 
 # nartk-train's parser fails beside other tests: it runs in test_fairseq_train.py and in processes of its own.
 HERE = [name for name, _ in SCRIPTS if name != "nartk-train"]
@@ -248,8 +250,31 @@ def test_bash_completes(line: str, wanted: set[str], tmp_path: Path, printed: Ca
     assert wanted <= {*done.stdout.split()}, done
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(("line", "wanted"), COMPLETED)
+def test_fish_completes(line: str, wanted: set[str], tmp_path: Path, printed: Callable[..., str]) -> None:
+    pytest.importorskip("shtab", reason="shtab is not installed: pip install 'nartk[completion]'")
+    name = line.partition(" ")[0]
+    (tmp_path / "in.txt").touch()
+    script = tmp_path / "fish" / "completions" / f"{name}.fish"  # where fish looks for it
+    script.parent.mkdir(parents=True)
+    script.write_text(printed(name, "--print-completion", "fish"))
+    done = subprocess.run(
+        ["fish", "-c", "complete -C $argv", line],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    offered = {row.partition("\t")[0] for row in done.stdout.splitlines()}
+    assert wanted <= offered, done
+    assert not line.endswith("--str") or all(word.startswith("--str") for word in offered)
+    assert done.stderr == ""
+
+
 @pytest.mark.filterwarnings("ignore")  # fairseq's own
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", [name for name, _ in SCRIPTS])
 def test_every_command_completes_in_every_shell(name: str, shell: str, printed: Callable[..., str]) -> None:
     pytest.importorskip("shtab", reason="shtab is not installed: pip install 'nartk[completion]'")

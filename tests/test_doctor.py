@@ -183,7 +183,7 @@ def test_versions_and_files_are_looked_at(
 ) -> None:
     hide(monkeypatch, "shtab", version="1.5.9")
     text, found = examined(0)
-    assert "completion  shtab 1.5.9 (not >=1.6)" in text
+    assert "completion  shtab 1.5.9 (not >=1.9)" in text
     assert found["extras"]["completion"]["install"] == "pip install 'nartk[completion]'"
     hide(monkeypatch, "fairseq")
     _, found = examined(0)

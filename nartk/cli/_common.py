@@ -38,7 +38,7 @@ from nartk.errors import (
 from nartk.version import __version__
 
 COMPLETION = "--print-completion"
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 _AGAIN = 0.2  # seconds until a signal that has not ended the command is raised again
 
 
