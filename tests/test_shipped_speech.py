@@ -118,6 +118,7 @@ def test_sound_in_memory_is_heard_as_its_file(numbers: tuple[list[str], list[str
         (samples[:, None], rate),
         (whole, rate),
         (torch.from_numpy(samples), rate),
+        (torch.from_numpy(samples)[None], rate),  # as torchaudio's `load` gives it
         (samples.astype(np.float64), rate),
         {"array": samples, "sampling_rate": rate, "path": None},
         {"bytes": data, "path": None},

@@ -57,7 +57,7 @@ def loading_safely(path: Path) -> Iterator[None]:
     """Checks a file before torch loads it within, and names what torch refuses; raises as `load_pickle`."""
     if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < _SAFE_TORCH:
         raise MissingDependencyError(
-            f"torch {torch.__version__} may run code that a checkpoint holds", fix="pip install 'torch>=2.6'"
+            f"torch {torch.__version__} may run code that a checkpoint holds", fix="pip install 'torch>=2.10'"
         )
     where = str(path)
     if not os.path.isfile(path):
