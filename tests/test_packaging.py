@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import nartk
+from nartk.checkpoints import names
 from nartk.engine import available
 from nartk.engine.stamp import stamp
 
@@ -176,16 +177,21 @@ def environment_with(folder: Path, *install: str) -> Path:
 def test_the_wheel_holds_the_model_all_licences_and_the_hook_but_no_corpora(tmp_path: Path) -> None:
     require_builders()
     folder = project(tmp_path / "checkout")
-    for name in ("corpora/text.txt.xz", "corpora/rates.json", "models/gec-en/model.safetensors"):
+    models = [f"models/{name}/model.safetensors" for name in names.SHIPPED]
+    for name in ("corpora/text.txt.xz", "corpora/rates.json", *models):
+        (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "data" / name).touch()
     sdist = unpacked(build("sdist", folder), tmp_path / "sdist")
     assert sorted(path.name for path in (sdist / "nartk/data/corpora").iterdir()) == [
         "LICENSES.md", "rates.json", "text.txt.xz"
     ]  # fmt: skip
+    assert all((sdist / "nartk/data" / name).is_file() for name in models)
     wheel = build("wheel", sdist, NARTK_NO_ENGINE="1")
-    assert [name for name in modules(wheel) if "/data/" in name] == [
-        "nartk/data/__init__.py", f"{MODEL}card.md", f"{MODEL}model.safetensors"
-    ]  # fmt: skip
+    weights = {f"nartk/data/models/{name}/model.safetensors" for name in names.SHIPPED}
+    left_out = {f"nartk/data/models/{name}/model.safetensors" for name in names.IN_CLONES}
+    assert {name for name in modules(wheel) if "/data/" in name} == {
+        "nartk/data/__init__.py", f"{MODEL}card.md", *weights - left_out
+    }  # fmt: skip
     assert [name for name in modules(wheel) if "/" not in name] == [
         "_nartk_fairseq.pth", "_nartk_fairseq.py", "_nartk_fairseq_cure.py"
     ]  # fmt: skip

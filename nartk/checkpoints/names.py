@@ -27,6 +27,7 @@ ADDED = (CALIBRATION, COSTS)  # no part of the model
 MOST_CARD = 10_000_000  # bytes of card.md
 
 SHIPPED = ("gec-en", "asr-digits", "st-digits", "s2s-digits")  # models inside the package, the default first
+IN_CLONES = ("st-digits", "s2s-digits")  # of these, left out of wheels, which are to stay below 20 MB
 _SHIPPED_AT = Path(__file__).parents[1] / "data" / "models"
 
 
@@ -41,5 +42,13 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
     if str(name) not in SHIPPED:
         return Path(name)
     if not os.path.isdir(_SHIPPED_AT / str(name)):
-        raise ModelNotFoundError(f"the shipped model {str(name)!r} is not in this installation")
+        raise ModelNotFoundError(
+            f"the shipped model {str(name)!r} is not in this installation",
+            fix="install nartk from a clone, in place: pip install -e .",
+        )
     return _SHIPPED_AT / str(name)
+
+
+def installed() -> list[str]:
+    """The shipped models that this installation should have: a wheel leaves some out."""
+    return [name for name in SHIPPED if name not in IN_CLONES or os.path.isdir(_SHIPPED_AT / name)]

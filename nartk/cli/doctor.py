@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterator, Sequence
 
 from nartk import engine
-from nartk.checkpoints.names import SHIPPED
+from nartk.checkpoints.names import installed
 from nartk.cli._common import Parser, command
 from nartk.cli._extras import DEVELOPERS, Package, packages, requirements
 from nartk.cli._output import add_json, json_writer
@@ -53,7 +53,7 @@ def examine() -> JsonObject:
             for name in declared
             if name and name not in DEVELOPERS
         },
-        "models": {name: _read(name) for name in SHIPPED},
+        "models": {name: _read(name) for name in installed()},
     }
     return found | {"problems": [*_problems(found)]}
 

@@ -77,10 +77,10 @@ def _summary(file: Path) -> str:
 
 def _models(*names: str) -> list[str]:
     """lists the models that ship: what they are for, licence, size and folder; of one named its card too."""
-    from nartk.checkpoints.names import SHIPPED, model_folder
+    from nartk.checkpoints.names import SHIPPED, installed, model_folder
 
     lines = []
-    for name in names or SHIPPED:
+    for name in names or installed():
         folder = model_folder(name)
         if not (folder / "card.md").is_file():
             raise ModelNotFoundError(
