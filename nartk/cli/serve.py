@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -34,6 +35,7 @@ EXAMPLES = """  nartk-serve                                             the ship
   nartk-serve --host 0.0.0.0 --api-key-file keys.txt      a key a line"""
 SHIPPED = "gec-en"
 _IDLE = 75  # s until an idle connection is closed: later than clients do, so that none is as they write
+_SWITCH = 0.0005  # s that a model waits for the interpreter while requests are read; by default 0.005
 
 
 def _parser() -> Parser:
@@ -88,6 +90,7 @@ def main(argv: Sequence[str]) -> int:
         import uvicorn
 
         from nartk.server.app import make_app
+        from nartk.server.running import Server
     from nartk.server.service import Limits, Service
 
     keys = _keys(args.api_key_file)
@@ -106,10 +109,10 @@ def main(argv: Sequence[str]) -> int:
         log_level=logging.ERROR if args.quiet else logging.INFO,
         access_log=False,
         timeout_keep_alive=_IDLE,
-        timeout_graceful_shutdown=args.drain,
         server_header=False,
     )
-    uvicorn.Server(config).run()
+    sys.setswitchinterval(_SWITCH)
+    Server(config, service, args.drain).run()
     return EXIT_OK
 
 

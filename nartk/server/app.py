@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nartk.errors import NartkError
 from nartk.server import languagetool, libretranslate, native, openai
 from nartk.server.metrics import CONTENT_TYPE, Metrics
-from nartk.server.service import RefusedError, Service, keys_of
+from nartk.server.service import RefusedError, Service, ending, keys_of
 from nartk.version import __version__
 
 DIALECTS = (native, languagetool, libretranslate, openai)
@@ -62,7 +62,7 @@ def _add_health(app: FastAPI, service: Service, metrics: Metrics) -> None:
     def ready() -> dict[str, str]:
         """Answers with 503 once the server is about to end."""
         if service.is_closing:
-            raise RefusedError(503, "the server is about to end")
+            raise ending()
         return {"status": "ok"}
 
     @app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
@@ -124,6 +124,10 @@ class Watched:
         except RefusedError as error:  # before the application has it
             answer = await _refused(Request(scope), error)
             await answer(scope, receive, watched_send)
+        except asyncio.CancelledError:  # the server has waited long enough for the client
+            if status == 499:
+                answer = await _refused(Request(scope), ending())
+                await answer(scope, receive, watched_send)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self.metrics.requests.labels(route, str(status)).inc()

@@ -13,6 +13,11 @@ from nartk.protocols.hypothesis import Result
 from nartk.server.service import Service
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_GAUGES = {
+    "waiting_lines": ("waiting", "Lines that have come and not ended"),
+    "cells": ("cells_in_use", "Cells of contexts in use"),
+    "encoded_sources": ("memories_in_use", "Encoded sources in memory"),
+}
 disable_created_metrics()
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,13 +41,14 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The lines of each model that have come and not ended."""
-        waiting = GaugeMetricFamily(
-            "nartk_waiting_lines", "Lines that have come and not ended", labels=["model"]
-        )
-        for name, served in self.service.models.items():
-            waiting.add_metric([name], served.waiting)
-        yield waiting
+        """Lines of each model that have come and not ended, and what its scorer holds for them."""
+        for name, (field, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"nartk_{name}", text, labels=["model"])
+            for model, served in self.service.models.items():
+                count = getattr(served if field == "waiting" else served.model.passes, field, None)
+                if count is not None:
+                    gauge.add_metric([model], count)
+            yield gauge
 
     def decoded(self, model: str, result: Result) -> None:
         """Counts a line that was decoded."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -111,25 +112,23 @@ async def _events(service: Service, served: Served, asked: DecodeRequest) -> Asy
     )
     # Not by `asyncio.timeout`, which ends the task that it begins in: an answer is sent by another one.
     until = time.monotonic() + service.limits.seconds
-    async with given as tickets:
-        yield _event("begin", {"model": served.name, "lines": len(tickets)})
-        lengths = [0] * len(tickets)
-        waiting = dict(enumerate(tickets))
+    async with given as submitted:
+        waiting = dict(enumerate(submitted.tickets))
+        yield _event("begin", {"model": served.name, "lines": len(waiting)})
+        lengths = [0] * len(waiting)
         while waiting:
             for index, ticket in [*waiting.items()]:
                 if ticket.done():
                     del waiting[index]
-                    yield _event("output", {"line": index, **output_fields(await outcome(ticket))})
+                    yield _event("output", {"line": index, **output_fields(outcome(ticket))})
                 elif fields := await _grown(ticket, lengths, index):
                     yield _event("partial", fields)
             if waiting:
                 if time.monotonic() > until:
                     raise service.too_late()
-                await asyncio.wait(
-                    [asyncio.wrap_future(each.future) for each in waiting.values()],
-                    timeout=_EVERY,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(submitted.changed.wait(), _EVERY)
+                submitted.changed.clear()
     yield _event("end", {})
 
 

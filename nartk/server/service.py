@@ -7,7 +7,9 @@ import hmac
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -96,6 +98,47 @@ class Served:
         return "translate" if self.languages else "generate"
 
 
+class Submitted:
+    """Lines of a request, in sessions.
+
+    Attributes:
+        tickets: Their tickets.
+        left: Number of lines that have not ended, as far as the event loop knows.
+        changed: Set when some have ended.
+    """
+
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []
+        self.left, self.changed = 0, asyncio.Event()
+
+    async def outcomes(self) -> list[Hypothesis | NartkError]:
+        """The output of each line, or why it has none, once all have ended."""
+        while self.left:
+            self.changed.clear()
+            await self.changed.wait()
+        return [outcome(ticket) for ticket in self.tickets]
+
+
+class Mailbox:
+    """Calls for an event loop from other threads, which wake it once for those that come together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._calls, self._is_woken = loop, deque[Callable[[], None]](), False
+
+    def put(self, call: Callable[[], None], _: object = None) -> None:
+        """Calls soon within the event loop; never if it is closed."""
+        self._calls.append(call)
+        if not self._is_woken:
+            self._is_woken = True
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        self._is_woken = False  # before the calls are taken: what comes later wakes the loop again
+        while self._calls:
+            self._calls.popleft()()
+
+
 class Service:
     """Decodes lines of requests, within limits. Used within one event loop.
 
@@ -117,6 +160,7 @@ class Service:
         self.limits = Limits() if limits is None else limits
         self.is_closing = False
         self.on_decoded: Callable[[str, Result], None] = lambda *_: None
+        self._mailbox: Mailbox | None = None
         self._keys = [key.encode() for key in keys]
         self.models = {
             name: Served(name, model, Session(model, batch_size=batch_size), _languages(name, model))
@@ -184,7 +228,7 @@ class Service:
         *,
         prefixes: Sequence[str] = (),
         trace: bool = False,
-    ) -> AsyncIterator[list[Ticket]]:
+    ) -> AsyncIterator[Submitted]:
         """Submits lines; what has not ended behind it is given up.
 
         Raises:
@@ -193,8 +237,10 @@ class Service:
         """
         self._admit(served, len(lines))
         options = self.options(strategy, options or {})
-        tickets: list[Ticket] = []
-        loop = asyncio.get_running_loop()
+        found = Submitted()
+        if self._mailbox is None:
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox = self._mailbox
         try:
             for index, line in enumerate(lines):
                 prefix = prefixes[index] if prefixes else ""
@@ -202,13 +248,14 @@ class Service:
                     line, strategy, prefix=prefix, trace=trace, index=index, **options
                 )
                 served.waiting += 1
-                ticket.future.add_done_callback(partial(self._ended, loop, served, ticket))
-                tickets.append(ticket)
-            yield tickets
+                found.left += 1
+                found.tickets.append(ticket)
+                ended = partial(self._ended, served, found, ticket)
+                ticket.future.add_done_callback(partial(mailbox.put, ended))
+            yield found
         finally:
-            left = [ticket for ticket in tickets if not ticket.done()]
-            if left:
-                await asyncio.shield(asyncio.to_thread(lambda: [ticket.cancel() for ticket in left]))
+            for ticket in found.tickets:
+                ticket.give_up()
 
     async def decode(
         self,
@@ -227,8 +274,8 @@ class Service:
         """
         given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
         try:
-            async with asyncio.timeout(self.limits.seconds), given as tickets:
-                return [await outcome(ticket) for ticket in tickets]
+            async with asyncio.timeout(self.limits.seconds), given as submitted:
+                return await submitted.outcomes()
         except TimeoutError:
             raise self.too_late() from None
 
@@ -238,7 +285,7 @@ class Service:
 
     def _admit(self, served: Served, lines: int) -> None:
         if self.is_closing:
-            raise RefusedError(503, "the server is about to end", {"Retry-After": str(_RETRY)})
+            raise ending()
         if lines > self.limits.lines:
             raise RefusedError(413, f"{lines} lines, more than {self.limits.lines}")
         if served.waiting + lines > self.limits.queue:
@@ -248,24 +295,32 @@ class Service:
                 {"Retry-After": str(_RETRY)},
             )
 
-    def _ended(self, loop: asyncio.AbstractEventLoop, served: Served, ticket: Ticket, _: object) -> None:
-        """Learns from the session's thread that a line has ended."""
-
-        def count() -> None:
-            served.waiting -= 1
-            if ticket.found is not None:
-                self.on_decoded(served.name, ticket.found)
-
-        with suppress(RuntimeError):  # the loop is closed: nobody counts any more
-            loop.call_soon_threadsafe(count)
+    def _ended(self, served: Served, submitted: Submitted, ticket: Ticket) -> None:
+        """Counts a line that has ended."""
+        served.waiting -= 1
+        submitted.left -= 1
+        submitted.changed.set()
+        if ticket.found is not None:
+            self.on_decoded(served.name, ticket.found)
 
 
-async def outcome(ticket: Ticket) -> Hypothesis | NartkError:
-    """The output of a line, or why it has none."""
+def outcome(ticket: Ticket) -> Hypothesis | NartkError:
+    """The output of a line that has ended, or why it has none.
+
+    Raises:
+        RefusedError: It was given up, since the server ends.
+    """
     try:
-        return await ticket
+        return ticket.result()
     except NartkError as error:
         return error
+    except CancelledError:
+        raise ending() from None
+
+
+def ending() -> RefusedError:
+    """The error of a request to a server that ends."""
+    return RefusedError(503, "the server is about to end", {"Retry-After": str(_RETRY)})
 
 
 def keys_of(headers: Mapping[str, str]) -> list[str | None]:

@@ -354,6 +354,12 @@ class Ticket:
         """Gives the line up: what it holds is given back now; False: it has ended already."""
         return self._session._query(lambda: self._session._drop(self), False)
 
+    def give_up(self) -> None:
+        """Cancels the line soon, without waiting for the session's thread."""
+        if not self.future.done():
+            with suppress(UsageError):  # of a closed session
+                self._session._call(partial(self._session._drop, self))
+
     def end(self, outcome: Outcome) -> None:
         """Takes the line's outcome."""
         if isinstance(outcome, NartkError):
@@ -369,7 +375,5 @@ class Ticket:
         try:
             return await asyncio.wrap_future(self.future)
         except asyncio.CancelledError:  # whoever waits is cancelled, and the line with it
-            if not self.future.done():
-                with suppress(UsageError):  # of a closed session
-                    self._session._call(partial(self._session._drop, self))
+            self.give_up()
             raise
