@@ -30,7 +30,7 @@ from nartk.serving.model import Model
 for needed in ("httpx", "uvicorn", "fastapi", "prometheus_client"):
     pytest.importorskip(needed)
 
-from support.serving import applied, serving, serving_command  # noqa: E402
+from support.serving import applied, serving, serving_command, settled  # noqa: E402
 
 from nartk.server.service import Limits, Service  # noqa: E402
 
@@ -62,22 +62,6 @@ def client(corrector: Model, recognizer: Model) -> Iterator[Any]:
     models = {"gec-en": corrector, "asr-digits": recognizer}
     with serving(Service(models, Limits(body=200_000, lines=40, queue=60))) as made:
         yield made
-
-
-def waiting(client: Any) -> dict[str, float]:
-    """Lines that have come and not ended, of each model."""
-    rows = [line.split() for line in client.get("/metrics").text.splitlines()]
-    return {row[0]: float(row[1]) for row in rows if row[0].startswith("nartk_waiting_lines")}
-
-
-def settled(client: Any) -> bool:
-    """True once nothing waits, within a second."""
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        if not any(waiting(client).values()):
-            return True
-        time.sleep(0.02)
-    return False
 
 
 # What is decoded.

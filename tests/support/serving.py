@@ -39,11 +39,16 @@ def serving(service: Service, **options: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def serving_command(*arguments: str) -> Iterator[tuple[Any, subprocess.Popen[str]]]:
-    """A client of `nartk-serve`, which ends by SIGTERM; no traceback may be on its stderr."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def serving_command(*arguments: str, port: int | None = None) -> Iterator[tuple[Any, subprocess.Popen[str]]]:
+    """A client of `nartk-serve`, which ends by SIGTERM; no traceback may be on its stderr.
+
+    Args:
+        port: Its port; None: a free one.
+    """
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
     command = [sys.executable, "-m", "nartk", "serve", *arguments, "--port", str(port), "--threads", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -66,6 +71,26 @@ def _await_ready(client: httpx.Client, process: subprocess.Popen[str]) -> None:
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
+
+
+def held(client: Any) -> dict[str, float]:
+    """What the server holds for lines that have not ended, over all models."""
+    found = dict.fromkeys(("waiting_lines", "cells", "encoded_sources"), 0.0)
+    for line in client.get("/metrics").text.splitlines():
+        name, _, count = line.partition("{")
+        if name.removeprefix("nartk_") in found:
+            found[name.removeprefix("nartk_")] += float(count.split()[-1])
+    return found
+
+
+def settled(client: Any) -> bool:
+    """True once nothing is held, within 10 seconds."""
+    until = time.monotonic() + 10
+    while any(held(client).values()):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def applied(text: str, matches: list[dict[str, Any]]) -> str:
