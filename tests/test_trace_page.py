@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import json
-import os
 import random
 import re
-import select
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -24,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.browser import Browser, started
 from support.traced_graph import GRAPH
 
 from nartk.tracing import ORIGINS, Traced, page, speech
@@ -230,7 +227,7 @@ def contrast(first: str, second: str) -> float:
 
 def test_colours_can_be_read_in_the_light_and_in_the_dark() -> None:
     assert contrast("ffffff", "767676") == pytest.approx(4.54, abs=0.01)  # WCAG's own example of enough
-    style = (files("nartk.tracing") / "page.css").read_text(encoding="utf-8")
+    style = (files("nartk.tracing") / "draw.css").read_text(encoding="utf-8")
     schemes = [
         dict(re.findall(r"--(\w+): #(\w+);", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
     ]
@@ -254,140 +251,17 @@ def test_the_script_is_sound() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("no node on this machine")
-    with (files("nartk.tracing") / "page.js").open("rb") as script:
-        subprocess.run([node, "--check", "-"], stdin=script, check=True)
+    folder = files("nartk.tracing")
+    script = "".join((folder / name).read_text(encoding="utf-8") for name in ("draw.js", "page.js"))
+    subprocess.run([node, "--check", "-"], input=script.encode(), check=True)
 
 
 # In a browser
 
 
-# Chromium hears at descriptor 3 and tells at 4.
-LAUNCH = (
-    "import os, sys; [os.dup2(int(sys.argv[i]), i + 2) for i in (1, 2)]; os.execv(sys.argv[3], sys.argv[3:])"
-)
-PATIENCE = 120  # seconds for an answer
-
-
-class Browser:
-    """A headless Chromium that is spoken to over a pipe, by its DevTools protocol."""
-
-    def __init__(self, command: str, home: Path) -> None:
-        (hears, self.tell), (self.hear, tells) = os.pipe(), os.pipe()
-        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (hears, tells)]  # clear of 3 and 4
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, *map(str, theirs), command, *flags, f"--user-data-dir={home}"],
-            pass_fds=theirs,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for end in (hears, tells, *theirs):
-            os.close(end)
-        self.heard = bytearray()
-        self.events: list[dict[str, Any]] = []
-        self.count = 0
-        self.session: str | None = None
-
-    def start(self) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for room in ("Page", "Runtime", "Network", "Log"):
-            self.call(f"{room}.enable")
-        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        self.count += 1
-        message = {"id": self.count, "method": method, "params": params}
-        if self.session is not None:
-            message["sessionId"] = self.session
-        os.write(self.tell, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._message()
-            if answer.get("id") == self.count:
-                assert "error" not in answer, (method, answer["error"])
-                return dict(answer["result"])
-            self.events.append(answer)
-
-    def _message(self) -> dict[str, Any]:
-        while b"\0" not in self.heard:
-            assert select.select([self.hear], [], [], PATIENCE)[0], "the browser does not answer"
-            part = os.read(self.hear, 1 << 16)
-            assert part, "the browser is gone"
-            self.heard += part
-        text, _, self.heard = self.heard.partition(b"\0")
-        return dict(json.loads(text))
-
-    def open(self, path: Path, address: str = "") -> None:
-        """Loads a page anew; returns when it is drawn."""
-        self.events.clear()
-        self.call("Page.navigate", url="about:blank")
-        self.call("Page.navigate", url=f"{path.as_uri()}{address}")
-        self.get("new Promise(r => document.readyState === 'complete' ? r() : addEventListener('load', r))")
-        self.settle()
-
-    def settle(self) -> None:
-        """Waits until what was scrolled into sight is drawn."""
-        self.get(
-            "new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(r, 50))))"
-        )
-
-    def get(self, expression: str) -> Any:
-        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
-
-    def press(self, key: str) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
-
-    def point(self, selector: str) -> None:
-        """Moves the mouse to the middle of an element."""
-        find = f"document.querySelector({json.dumps(selector)})"
-        where = self.get(
-            "(e => { e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); "
-            "return [r.x + r.width / 2, r.y + r.height / 2]; })" + f"({find})"
-        )
-        self.settle()
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=where[0], y=where[1])
-
-    def troubles(self) -> list[Any]:
-        """What the page complained of, and what it asked for beside itself."""
-        found: list[Any] = []
-        for event in self.events:
-            params = event.get("params", {})
-            if event.get("method") == "Network.requestWillBeSent":
-                url = params["request"]["url"]
-                found += [url] if not url.startswith(("file:", "data:", "about:")) else []
-            elif event.get("method") in (
-                "Runtime.exceptionThrown",
-                "Log.entryAdded",
-                "Runtime.consoleAPICalled",
-            ):
-                found.append(params)
-        return found
-
-    def close(self) -> None:
-        os.close(self.tell)
-        os.close(self.hear)
-        self.process.kill()
-        self.process.wait()
-
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chromium-headless-shell")
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    command = os.environ.get("NARTK_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if command is None:
-        pytest.skip("no Chromium on this machine (NARTK_CHROMIUM names one)")
-    found = Browser(command, tmp_path_factory.mktemp("browser"))
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
+    yield from started(tmp_path_factory.mktemp("browser"))
 
 
 def save(path: Path, trace: list[Traced], **options: Any) -> Path:

@@ -105,7 +105,9 @@ def page(
         damaged: Lines of it that could not be read.
         speech: Alignments of recordings by index in the trace (`nartk.tracing.speech.for_page`).
     """
-    style, script = (_part(f"page.{suffix}") for suffix in ("css", "js"))
+    style, script = (
+        "".join(_part(f"{name}.{suffix}") for name in ("draw", "page")) for suffix in ("css", "js")
+    )
     parts = {
         "policy": f"default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
