@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class CtcBeam(WithLanguageModel, WithHotwords):
     """
 
     needs = FrameScorer
+    needs_blank: ClassVar[bool] = True
     promise = Promise(Guarantee.APPROXIMATE, "the best of k outputs, each summed over its labellings")
 
     beam_size: int = option(20, "outputs of a sentence that are kept", low=1, high=WIDEST)

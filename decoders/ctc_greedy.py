@@ -35,8 +35,10 @@ class CtcGreedy(WithHotwords):
     """
 
     needs = FrameScorer
+    needs_blank: ClassVar[bool] = True
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest label of each frame")
     is_streamed: ClassVar[bool] = True
+    is_greedy: ClassVar[bool] = True
 
     def search(self, scorer: FrameScorer, memory: IntArray, requests: Sequence[Request]) -> list[Found]:
         blank, vocab, counts = require_blank(self.name, scorer), scorer.vocab, scorer.frames(memory)

@@ -1,5 +1,7 @@
 """Greedy decoding of a DA-Transformer's graph (Huang et al. 2022, arXiv:2205.07459, section 3.5)."""
 
+from typing import ClassVar
+
 from nartk.decoders.graphs.paths import OnePath
 from nartk.protocols.guarantee import Guarantee, Promise
 from nartk.registry import register_decoder
@@ -14,3 +16,4 @@ class DagGreedy(OnePath):
     """
 
     promise = Promise(Guarantee.APPROXIMATE, "the likeliest edge, then the likeliest word")
+    is_greedy: ClassVar[bool] = True

@@ -1,5 +1,7 @@
 """Greedy search: the reference that lossless strategies equal."""
 
+from typing import ClassVar
+
 from nartk.decoders.loop.constrained import BestWords
 from nartk.decoders.loop.loop import DraftAndVerify
 from nartk.protocols.guarantee import Guarantee, Promise
@@ -11,3 +13,4 @@ class Greedy(BestWords, DraftAndVerify):
     """Takes the best word, one a pass."""
 
     promise = Promise(Guarantee.IDENTICAL, "the reference")
+    is_greedy: ClassVar[bool] = True

@@ -48,6 +48,7 @@ class JointCtc(WithLanguageModel, Constrained):
     """
 
     needs = (PassScorer, FrameScorer)
+    needs_blank: ClassVar[bool] = True
     promise = Promise(
         Guarantee.APPROXIMATE, "the best of k hypotheses by decoder and CTC; the same in any batch"
     )

@@ -22,10 +22,14 @@ class Decoding:
 
     Attributes:
         needs: The protocol that its model speaks, or several.
+        needs_blank: True if the model's frames must have a blank.
+        is_greedy: True for greedy search, with which other strategies of the same models are compared.
         auxiliary: Scorers of the other models that options name (`option(..., model=True)`), by option.
     """
 
     needs: ClassVar[type | tuple[type, ...]]
+    needs_blank: ClassVar[bool] = False
+    is_greedy: ClassVar[bool] = False
     promise: ClassVar[Promise]
     name: ClassVar[str]
 

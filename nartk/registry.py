@@ -366,6 +366,11 @@ def reads_sound_alone(strategy: object) -> bool:
     return getattr(strategy, "reads_sound_alone", False)
 
 
+def is_greedy(name: str) -> bool:
+    """Tells whether a strategy is greedy search, of any architecture."""
+    return getattr(strategy_class(name), "is_greedy", False)
+
+
 def is_streamed(strategy: object) -> bool:
     """Tells whether `serving.streaming` ends recordings with the output of a strategy, or a class of them."""
     return getattr(strategy, "is_streamed", False)

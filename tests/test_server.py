@@ -6,12 +6,14 @@ in the text as JavaScript counts characters, give the correction.
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +25,12 @@ from support.sounds import noise, wav
 
 import nartk
 from nartk.cli.serve import main
+from nartk.errors import NartkError
 from nartk.protocols.passes import Pass, Scores, Want
 from nartk.server.edits import edits_between
 from nartk.serving.model import Model
+from nartk.tracing import speech
+from nartk.tracing.speech import align, for_page
 
 for needed in ("httpx", "uvicorn", "fastapi", "prometheus_client"):
     pytest.importorskip(needed)
@@ -176,6 +181,109 @@ def test_prefixes_and_traces(client: Any, corrector: Model) -> None:
     assert [(each["origin"], each["pass"]) for each in output["trace"]] == origins
     body["prefixes"] = ["He", "She"]
     assert client.post("/v1/decode", json=body).status_code == 400
+
+
+def test_what_an_output_took(client: Any, corrector: Model) -> None:
+    """By greedy search a pass gives a token, and drafts that are accepted take none."""
+    for strategy in ("greedy", "iad"):
+        body = {"lines": TEXT, "strategy": strategy, "trace": True}
+        answer = client.post("/v1/decode", json=body).json()
+        assert 0 < max(each["seconds"] for each in answer["outputs"]) <= answer["seconds"]
+        for line, output in zip(TEXT, answer["outputs"], strict=True):
+            count = len(corrector.decode(line, strategy).tokens) if line else 0
+            assert len(output["tokens"]) == count
+            drafts = sum(each["origin"] == "draft" for each in output["trace"])
+            assert (output["accepted"], output["accepted"] <= output["drafted"]) == (drafts, True)
+            assert output["passes"] == count - drafts or strategy == "iad"
+            assert output["passes"] <= count
+
+
+def test_edits_of_a_line_make_its_output(client: Any) -> None:
+    for line, output in zip(
+        TEXT, client.post("/v1/decode", json={"lines": TEXT, "edits": True}).json()["outputs"], strict=True
+    ):
+        matches = [{**each, "replacements": [{"value": each["text"]}]} for each in output["edits"]]
+        assert applied(line, matches) == output["text"]
+    assert "edits" not in client.post("/v1/decode", json={"lines": ["a"]}).json()["outputs"][0]
+
+
+def test_recordings_with_their_alignment(client: Any, recognizer: Model, tmp_path: Path) -> None:
+    sounds = [wav(noise(8000 * seconds, seed=seconds), 8000) for seconds in (1, 2)]
+    body = {"sounds": [base64.b64encode(each).decode() for each in sounds], "trace": True, "edits": True}
+    outputs = client.post("/v1/decode", json=body).json()["outputs"]
+    for sound, output in zip(sounds, outputs, strict=True):
+        (tmp_path / "a.wav").write_bytes(sound)
+        wanted = recognizer.decode(str(tmp_path / "a.wav"))
+        assert output["text"] == wanted.text
+        assert output["speech"] == for_page(align(recognizer, str(tmp_path / "a.wav"), wanted.tokens))
+        assert "edits" not in output
+    with client.stream("POST", "/v1/decode", json={**body, "stream": True}) as answer:
+        streamed = {data["line"]: data for name, data in events_of(answer) if name == "output"}
+    assert [streamed[i]["speech"] for i in (0, 1)] == [each["speech"] for each in outputs]
+
+
+def test_a_long_recording_has_a_text_and_no_alignment(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speech, "_MOST_SECONDS", 1.5)
+    for seconds, key in ((1, "speech"), (2, "unaligned")):
+        sound = base64.b64encode(wav(noise(8000 * seconds), 8000)).decode()
+        (output,) = client.post("/v1/decode", json={"sounds": [sound], "trace": True}).json()["outputs"]
+        assert output["text"]
+        assert [each for each in ("speech", "unaligned") if each in output] == [key]
+    assert "a picture of 2 s of sound. Fix: draw 2 s at most" in output["unaligned"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"lines": ["a"], "sounds": ["UklGRg=="]}, 400),
+        ({"sounds": ["no base64"]}, 400),
+        ({"sounds": [""]}, 400),
+        ({"sounds": ["UklGRg=="], "model": "gec-en"}, 400),
+        ({"sounds": ["UklGRg=="], "prefixes": ["a", "b"]}, 400),
+        ({"sounds": ["UklGRg=="] * 41}, 413),
+    ],
+)
+def test_bad_recordings_are_named(client: Any, body: dict[str, Any], status: int) -> None:
+    answer = client.post("/v1/decode", json=body)
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_a_recording_that_is_none_fails_alone(client: Any) -> None:
+    good = base64.b64encode(wav(noise(4000), 8000)).decode()
+    outputs = client.post("/v1/decode", json={"sounds": ["UklGRg==", good]}).json()["outputs"]
+    assert ["error" in each for each in outputs] == [True, False]
+
+
+def test_the_strategies_of_a_model_are_those_that_decode_with_it(
+    client: Any, corrector: Model, recognizer: Model
+) -> None:
+    sound = wav(noise(4000), 8000)
+    found = {each["id"]: each for each in client.get("/v1/models").json()["data"]}
+    cases: list[tuple[str, Model, Any]] = [
+        ("gec-en", corrector, "She go."),
+        ("asr-digits", recognizer, sound),
+    ]
+    for name, model, line in cases:
+        fitting = []
+        for strategy in nartk.strategies():
+            with suppress(NartkError):
+                assert model.decode(line, strategy).error is None
+                fitting.append(strategy)
+        assert found[name]["strategies"] == fitting
+    assert [found["gec-en"][key] for key in ("strategy", "reference")] == ["greedy", "greedy"]
+    assert [found["asr-digits"][key] for key in ("strategy", "reference")] == ["ctc-greedy", "ctc-greedy"]
+
+
+def test_options_are_listed_with_their_bounds(client: Any) -> None:
+    options = client.get("/v1/strategies").json()["beam"]["options"]
+    assert {key: options["beam_size"][key] for key in ("default", "low", "choices")} == {
+        "default": 5, "low": 1, "choices": None
+    }  # fmt: skip
+    for size in (0, 1):  # the bound is the first that the server takes
+        body = {"lines": ["a"], "strategy": "beam", "options": {"beam_size": size}}
+        assert client.post("/v1/decode", json=body).status_code == (200 if size else 400)
 
 
 # Other dialects.

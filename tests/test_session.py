@@ -297,7 +297,7 @@ def test_nobody_waits_for_ever(model: nartk.Model, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(LineRun, "so_far", fail)
         blocked.set()
         with pytest.raises(ValueError, match="a fault"):
-            session._query(lambda: session._so_far(ticket), nartk.Hypothesis(()))
+            session.query(lambda: session._so_far(ticket), nartk.Hypothesis(()))
         assert ticket.result().text
         monkeypatch.setattr("nartk.serving.session._Lines.step", fail)
         with pytest.raises(ValueError, match="a fault"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -14,10 +16,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, Field
 
 from nartk.errors import NartkError
-from nartk.protocols.hypothesis import Hypothesis
+from nartk.protocols.hypothesis import Hypothesis, Result
+from nartk.protocols.sources import SourceLike
 from nartk.registry import options_of, strategies, strategy_class
+from nartk.server.edits import edits_between, in_utf16
 from nartk.server.service import RefusedError, Served, Service, outcome
 from nartk.serving.session import Ticket
+from nartk.tracing import describe_graph, finite, provenance
+from nartk.tracing.speech import align, for_page, require_short
 
 PATHS = ("/v1/decode", "/v1/strategies")
 TEXT = ("correct", "translate", "generate")
@@ -28,9 +34,10 @@ Option = bool | int | float | str
 
 
 class DecodeRequest(BaseModel, extra="forbid"):
-    """Lines to decode."""
+    """Lines to decode, or recordings."""
 
-    lines: Annotated[list[str], Field(min_length=1, examples=[["She go home."]])]
+    lines: Annotated[list[str], Field(examples=[["She go home."]])] = []
+    sounds: Annotated[list[str], Field(description="sound files in base64, in place of lines")] = []
     model: Annotated[str | None, Field(description="a name of /v1/models; by default the first of text")] = (
         None
     )
@@ -38,6 +45,7 @@ class DecodeRequest(BaseModel, extra="forbid"):
     options: Annotated[dict[str, Option], Field(description="options of the strategy")] = {}
     prefixes: Annotated[list[str], Field(description="beginnings of outputs, one for each line")] = []
     trace: Annotated[bool, Field(description="tell where each token comes from")] = False
+    edits: Annotated[bool, Field(description="tell how each line becomes its output")] = False
     stream: Annotated[bool, Field(description="server-sent events: outputs as they grow")] = False
 
 
@@ -48,17 +56,38 @@ async def decode(asked: DecodeRequest, request: Request) -> Response:
     A request that is not done by its deadline ends with ``error`` in place of ``end``.
     """
     service: Service = request.app.state.service
-    served = service.named(asked.model, TEXT)
-    if asked.prefixes and len(asked.prefixes) != len(asked.lines):
-        raise RefusedError(400, f"{len(asked.prefixes)} prefixes for {len(asked.lines)} lines")
+    if bool(asked.lines) == bool(asked.sounds):
+        raise RefusedError(400, "give 'lines' or 'sounds', one of them at least, and not both")
+    served = service.named(asked.model, ("transcribe",) if asked.sounds else TEXT)
+    sources = await asyncio.to_thread(_sounds, service, asked.sounds) if asked.sounds else asked.lines
+    if asked.prefixes and len(asked.prefixes) != len(sources):
+        raise RefusedError(400, f"{len(asked.prefixes)} prefixes for {len(sources)} lines")
     if asked.stream:
-        events = _events(service, served, asked)
+        events = _events(service, served, asked, sources)
         first = await anext(events)  # refused before the answer begins
         return StreamingResponse(_behind(first, events), media_type="text/event-stream")
-    found = await service.decode(
-        served, asked.lines, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
+    begun = time.perf_counter()
+    tickets = await service.ended(
+        served, sources, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
     )
-    return JSONResponse({"model": served.name, "outputs": [output_fields(each) for each in found]})
+    seconds = time.perf_counter() - begun
+    outputs = [await output_fields(served, each, asked) for each in tickets]
+    return JSONResponse({"model": served.name, "seconds": seconds, "outputs": outputs})
+
+
+def _sounds(service: Service, given: Sequence[str]) -> list[bytes]:
+    """The sound files of a request."""
+    found = []
+    for index, text in enumerate(given):
+        try:
+            sound = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise RefusedError(400, f"sounds[{index}] is no base64: {error}") from error
+        if not sound:
+            raise RefusedError(400, f"sounds[{index}] is empty")
+        service.require_short(sound)
+        found.append(sound)
+    return found
 
 
 @router.get("/v1/strategies")
@@ -68,7 +97,8 @@ def listed() -> dict[str, Any]:
         name: {
             "promise": strategy_class(name).promise.guarantee.value,  # type: ignore[attr-defined]
             "options": {
-                option: {"default": item.default, "help": item.metadata["help"]}
+                option: {"default": item.default}
+                | {key: item.metadata[key] for key in ("help", "choices", "low", "high")}
                 for option, item in options_of(name).items()
                 if not item.metadata["model"] and not item.metadata["file"]
             },
@@ -83,16 +113,60 @@ def refusal(status: int, message: str, headers: Mapping[str, str]) -> Response:
     return JSONResponse(body, status, headers=dict(headers))
 
 
-def output_fields(found: Hypothesis | NartkError) -> dict[str, Any]:
-    """An output, or why there is none, in JSON."""
+async def output_fields(served: Served, ticket: Ticket, asked: DecodeRequest) -> dict[str, Any]:
+    """An output, or the reason why there is none, in JSON."""
+    found = outcome(ticket)
     if isinstance(found, NartkError):
-        return {"text": "", "error": {"code": found.code, "message": str(found)}}
-    fields: dict[str, Any] = {"text": found.text, "score": found.score, "tokens": [*found.pieces]}
-    if found.trace is not None:
-        fields["trace"] = [{"origin": each.origin, "pass": each.verifier_pass} for each in found.trace]
+        return {"text": "", "error": _error(found)}
+    result = ticket.found
+    assert result is not None
+    fields: dict[str, Any] = {"text": found.text, "score": finite(found.score), "tokens": [*found.pieces]}
+    fields |= {key: getattr(result, key) for key in ("passes", "drafted", "accepted", "seconds")}
+    if asked.edits and isinstance(source := ticket.asked.source, str):
+        edits = edits_between(source, found.text)
+        fields["edits"] = [
+            {"offset": offset, "length": length, "text": each.text}
+            for each, (offset, length) in zip(edits, in_utf16(source, edits), strict=True)
+        ]
+    if asked.trace:
+        fields |= await _traced(served, ticket, found, result)
     if found.alternatives:
-        fields["alternatives"] = [{"text": each.text, "score": each.score} for each in found.alternatives]
+        fields["alternatives"] = [
+            {"text": each.text, "score": finite(each.score)} for each in found.alternatives
+        ]
     return fields
+
+
+async def _traced(served: Served, ticket: Ticket, found: Hypothesis, result: Result) -> dict[str, Any]:
+    """Fields of an output that tell how it came about: as in the lines of a trace (`nartk.tracing`)."""
+    columns = provenance(found)
+    fields: dict[str, Any] = {
+        "trace": [dict(zip(columns, each, strict=True)) for each in zip(*columns.values(), strict=True)]
+    }
+    lprobs = found.positional_scores
+    fields["lprob"] = None if lprobs is None else [*map(finite, lprobs)]
+    if result.graph is not None:
+        fields["graph"] = describe_graph(result.graph, served.model.checkpoint.target_vocab.to_words)
+    if not isinstance(ticket.asked.source, str):
+        fields |= await asyncio.to_thread(_aligned, served, ticket, found, fields.get("graph"))
+    return fields
+
+
+def _aligned(
+    served: Served, ticket: Ticket, found: Hypothesis, graph: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The recording with what the model made of it, as the page of a trace draws it; or why there is none."""
+    source, model = ticket.asked.source, served.model
+    try:
+        require_short(found.seconds or 0.0)
+        query = lambda: {"speech": for_page(align(model, source, found.tokens, graph))}  # noqa: E731
+        return served.session.query(query, {})
+    except NartkError as error:
+        return {"unaligned": _error(error)}
+
+
+def _error(error: NartkError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error)}
 
 
 async def _behind(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -105,14 +179,17 @@ async def _behind(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
         yield _event("error", {"message": str(error), "code": error.status})
 
 
-async def _events(service: Service, served: Served, asked: DecodeRequest) -> AsyncIterator[str]:
+async def _events(
+    service: Service, served: Served, asked: DecodeRequest, sources: Sequence[SourceLike]
+) -> AsyncIterator[str]:
     """Events of outputs as they grow, the first of which says which model decodes."""
     given = service.submitted(
-        served, asked.lines, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
+        served, sources, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
     )
     # Not by `asyncio.timeout`, which ends the task that it begins in: an answer is sent by another one.
     until = time.monotonic() + service.limits.seconds
     async with given as submitted:
+        begun, seconds = time.perf_counter(), 0.0  # without the time to make a strategy
         waiting = dict(enumerate(submitted.tickets))
         yield _event("begin", {"model": served.name, "lines": len(waiting)})
         lengths = [0] * len(waiting)
@@ -120,7 +197,8 @@ async def _events(service: Service, served: Served, asked: DecodeRequest) -> Asy
             for index, ticket in [*waiting.items()]:
                 if ticket.done():
                     del waiting[index]
-                    yield _event("output", {"line": index, **output_fields(outcome(ticket))})
+                    seconds = time.perf_counter() - begun
+                    yield _event("output", {"line": index, **await output_fields(served, ticket, asked)})
                 elif fields := await _grown(ticket, lengths, index):
                     yield _event("partial", fields)
             if waiting:
@@ -129,7 +207,7 @@ async def _events(service: Service, served: Served, asked: DecodeRequest) -> Asy
                 with suppress(TimeoutError):
                     await asyncio.wait_for(submitted.changed.wait(), _EVERY)
                 submitted.changed.clear()
-    yield _event("end", {})
+    yield _event("end", {"seconds": seconds})
 
 
 async def _grown(ticket: Ticket, lengths: list[int], index: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Settings that a model has not, such as a prompt of one that follows none, are pa
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from nartk.errors import NartkError, UsageError
 from nartk.protocols.hypothesis import Hypothesis
 from nartk.registry import options_of
-from nartk.server.service import RefusedError, Served, Service
+from nartk.server.service import RefusedError, Service
 from nartk.serving.transcripts import transcript
 
 PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/models")
@@ -34,9 +33,18 @@ Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 @router.get("/v1/models")
 def models(request: Request) -> dict[str, Any]:
-    """The models."""
+    """The models, each with its purpose, the strategies that decode with it, and its greedy search."""
     data = [
-        {"id": name, "object": "model", "created": served.created, "owned_by": "nartk", "does": served.does}
+        {
+            "id": name,
+            "object": "model",
+            "created": served.created,
+            "owned_by": "nartk",
+            "does": served.does,
+            "strategy": served.strategy,
+            "strategies": served.strategies,
+            "reference": served.reference,
+        }
         for name, served in request.app.state.service.models.items()
     ]
     return {"object": "list", "data": data}
@@ -101,8 +109,8 @@ async def _heard(
     sound = await file.read()
     if not sound:
         raise RefusedError(400, "the file is empty")
-    await asyncio.to_thread(_require_length, sound, service.limits.audio_seconds)
-    known = options_of(_strategy(served))
+    await asyncio.to_thread(service.require_short, sound)
+    known = options_of(served.strategy)
     if task == "translate" and "task" not in known:
         raise RefusedError(400, f"the model {served.name!r} does not translate")
     flags = {"word_timestamps": words}
@@ -115,23 +123,6 @@ async def _heard(
     if isinstance(found, NartkError):
         raise found
     return found
-
-
-def _strategy(served: Served) -> str:
-    """The strategy that the model decodes with where none is named."""
-    return str(served.model.checkpoint.generation.get("strategy", "greedy"))
-
-
-def _require_length(sound: bytes, most: float) -> None:
-    """Refuses a recording that is longer than `most` s, by its header where it has one."""
-    import soundfile
-
-    try:
-        seconds = soundfile.info(io.BytesIO(sound)).duration
-    except (soundfile.LibsndfileError, RuntimeError):
-        return  # what reads it tells
-    if seconds > most:
-        raise RefusedError(413, f"a recording of {seconds:.0f} s, more than {most:g}")
 
 
 def _answer(found: Hypothesis, form: str, task: str) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import io
 import logging
 import re
 import time
@@ -16,8 +17,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nartk.errors import NartkError, UnknownStrategyError, UsageError
-from nartk.registry import options_of, strategies
+from nartk.registry import is_greedy, options_of, strategies
 from nartk.serving.session import Session, Ticket
+from nartk.serving.strategies import fitting
 
 if TYPE_CHECKING:
     from nartk.protocols.hypothesis import Hypothesis, Result
@@ -74,6 +76,7 @@ class Served:
         languages: Codes of the languages that it translates from and to, or of the one that it corrects;
             empty: its name tells none.
         waiting: Lines that have come and not ended.
+        strategies: Names of strategies that decode with it.
     """
 
     name: str
@@ -82,6 +85,10 @@ class Served:
     languages: tuple[str, ...]
     waiting: int = field(default=0)
     created: int = field(default_factory=lambda: int(time.time()))
+    strategies: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.strategies = fitting(self.model)
 
     @property
     def corrects(self) -> bool:
@@ -97,6 +104,16 @@ class Served:
             return "correct"
         return "translate" if self.languages else "generate"
 
+    @property
+    def strategy(self) -> str:
+        """The strategy that it decodes with where a request names none."""
+        return str(self.model.checkpoint.generation.get("strategy", "greedy"))
+
+    @property
+    def reference(self) -> str | None:
+        """Its greedy search: ``greedy``, ``ctc-greedy`` or ``dag-greedy``; None: it has none."""
+        return next((name for name in self.strategies if is_greedy(name)), None)
+
 
 class Submitted:
     """Lines of a request, in sessions.
@@ -111,12 +128,11 @@ class Submitted:
         self.tickets: list[Ticket] = []
         self.left, self.changed = 0, asyncio.Event()
 
-    async def outcomes(self) -> list[Hypothesis | NartkError]:
-        """The output of each line, or why it has none, once all have ended."""
+    async def all_ended(self) -> None:
+        """Waits until no line is left."""
         while self.left:
             self.changed.clear()
             await self.changed.wait()
-        return [outcome(ticket) for ticket in self.tickets]
 
 
 class Mailbox:
@@ -272,12 +288,44 @@ class Service:
         Raises:
             RefusedError, NartkError: Same as in `submitted`, or it takes too long.
         """
+        tickets = await self.ended(served, lines, strategy, options, prefixes=prefixes, trace=trace)
+        return [outcome(ticket) for ticket in tickets]
+
+    async def ended(
+        self,
+        served: Served,
+        lines: Sequence[SourceLike],
+        strategy: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        prefixes: Sequence[str] = (),
+        trace: bool = False,
+    ) -> list[Ticket]:
+        """Tickets of lines, all of which have ended.
+
+        Raises:
+            RefusedError, NartkError: Same as in `decode`.
+        """
         given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
         try:
             async with asyncio.timeout(self.limits.seconds), given as submitted:
-                return await submitted.outcomes()
+                await submitted.all_ended()
+                return submitted.tickets
         except TimeoutError:
             raise self.too_late() from None
+
+    def require_short(self, sound: bytes) -> None:
+        """Refuses a recording that is longer than the limit, by its header where it has one."""
+        import soundfile
+
+        try:
+            seconds = soundfile.info(io.BytesIO(sound)).duration
+        except (soundfile.LibsndfileError, RuntimeError):
+            return  # what reads it tells
+        if seconds > self.limits.audio_seconds:
+            raise RefusedError(
+                413, f"a recording of {seconds:.0f} s, more than {self.limits.audio_seconds:g}"
+            )
 
     def too_late(self) -> RefusedError:
         """The error of a request that is not done by its deadline."""

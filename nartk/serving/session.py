@@ -129,24 +129,12 @@ class Session:
         if current_thread() is not self._thread:  # which a callback runs in
             self._thread.join()
 
-    def __enter__(self) -> Self:
-        return self
+    def query(self, query: Callable[[], T], otherwise: T) -> T:
+        """Runs a function of the model in the session's thread, between two passes.
 
-    def __exit__(
-        self, type_: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(cancel=type_ is not None)
-
-    # What follows runs in the session's thread, but for `_call` and `_query`.
-
-    def _call(self, call: Callable[[], object]) -> None:
-        with self._lock:
-            if self._is_closed:
-                raise UsageError("the session is closed", fix="make another one")
-            self._calls.put(call)
-
-    def _query(self, query: Callable[[], T], otherwise: T) -> T:
-        """Asks the session's thread, which answers between two passes; `otherwise` if it is closed."""
+        Args:
+            otherwise: Value where the session is closed.
+        """
         if current_thread() is self._thread:  # a callback asks
             return query()
         answer: Future[T] = Future()
@@ -163,6 +151,22 @@ class Session:
             self._thread.join()
             return otherwise
         return answer.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(cancel=type_ is not None)
+
+    # What follows runs in the session's thread, but for `_call`.
+
+    def _call(self, call: Callable[[], object]) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("the session is closed", fix="make another one")
+            self._calls.put(call)
 
     def _work(self) -> None:
         try:
@@ -341,7 +345,7 @@ class Ticket:
         Of strategies that decode from left to right, but for beam search and several samples, its tokens are
         a beginning of the final ones, where no guard puts others in their place.
         """
-        found = self._session._query(lambda: self._session._so_far(self), NOTHING)
+        found = self._session.query(lambda: self._session._so_far(self), NOTHING)
         if self.future.done() and not self.future.cancelled() and self.future.exception() is None:
             return self.future.result()
         return found
@@ -352,7 +356,7 @@ class Ticket:
 
     def cancel(self) -> bool:
         """Gives the line up: what it holds is given back now; False: it has ended already."""
-        return self._session._query(lambda: self._session._drop(self), False)
+        return self._session.query(lambda: self._session._drop(self), False)
 
     def give_up(self) -> None:
         """Cancels the line soon, without waiting for the session's thread."""

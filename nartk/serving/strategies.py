@@ -11,16 +11,34 @@ from nartk.checkpoints.generation import unheeded, with_generation
 from nartk.checkpoints.names import CONFIG
 from nartk.checkpoints.word_counts import drafted_words
 from nartk.decoders.drafters.own_layers import OwnLayers
-from nartk.errors import StrategyMismatchError, named
+from nartk.errors import NartkError, StrategyMismatchError, named
 from nartk.protocols.aligned import AlignedWords
 from nartk.protocols.encoded import ReadsEncoded
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.trimmed import TrimmedWords
-from nartk.registry import declared, implied, make_strategy, options_of
+from nartk.registry import declared, implied, make_strategy, options_of, strategies
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Strategy
     from nartk.serving.model import Model
+
+
+def fitting(model: Model) -> list[str]:
+    """Names of the strategies that decode with a model where no option is given; no other model is loaded."""
+    return [name for name in strategies() if _fits(model, name)]
+
+
+def _fits(model: Model, name: str) -> bool:
+    try:
+        made: Strategy = make_strategy(name, {})
+        scorer = model.scorer_for(made)
+        if made.needs_blank and scorer.blank is None:
+            return False
+        if not any(_named(model, "", item) for item in options_of(name).values()):
+            made.check_auxiliary()
+    except NartkError:
+        return False
+    return True
 
 
 def _named(model: Model, given: str, item: Field[Any]) -> str:

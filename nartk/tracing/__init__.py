@@ -117,7 +117,7 @@ def describe(
     if best.guarded:
         described["guard"] = [asdict(each) for each in best.guarded]
     if result.graph is not None:
-        described["graph"] = _describe_graph(result.graph, words)
+        described["graph"] = describe_graph(result.graph, words)
     return described
 
 
@@ -142,7 +142,8 @@ def finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str]]) -> JsonObject:
+def describe_graph(graph: GraphTrace, words: Callable[[Iterable[int]], list[str]]) -> JsonObject:
+    """The key `graph`; `words` gives the words of target ids."""
     return {
         "size": graph.size,
         "vertices": list(graph.vertices),

@@ -24,6 +24,7 @@ from nartk.errors import StrategyMismatchError, UsageError
 from nartk.files import JsonObject
 from nartk.protocols.parallel import FireScorer, FrameScorer
 from nartk.protocols.passes import FeatureSource, FloatArray, Want
+from nartk.protocols.sources import Given
 from nartk.protocols.timestamps import cif_times, position_seconds
 from nartk.tracing.plot import make_figure, save_figure
 
@@ -92,13 +93,13 @@ class Alignment:
         return np.flatnonzero(np.diff(np.floor(self.sums), prepend=0.0) > 0)
 
 
-def align(model: Model, line: str, tokens: Sequence[int], graph: JsonObject | None = None) -> Alignment:
+def align(model: Model, line: Given, tokens: Sequence[int], graph: JsonObject | None = None) -> Alignment:
     """Reads a recording once more, and finds where in it tokens were spoken.
 
     Those of CTC are aligned to its posteriors; those of a model of fires lie where its weights say.
 
     Args:
-        line: Names the recording, as `Model.decode` takes it.
+        line: The recording, or its path.
         tokens: Ids of an output, with eos or without; of CTC any words that the frames can say.
         graph: The key `graph` of the output's trace, where it has one.
 
@@ -107,7 +108,7 @@ def align(model: Model, line: str, tokens: Sequence[int], graph: JsonObject | No
         UsageError: There are more tokens than positions.
     """
     scorer = model.passes
-    source = model.encode(line)
+    source = model.encode(line)  # type: ignore[arg-type]  # a recording in memory, too
     is_drawn = graph is not None or isinstance(scorer, FrameScorer)
     if not isinstance(source, FeatureSource) or not is_drawn:
         raise StrategyMismatchError(
@@ -189,7 +190,7 @@ def plot_speech(found: Alignment, path: Path, form: str) -> None:
     Raises:
         UsageError: The recording is longer than a minute.
     """
-    _require_short(found)
+    require_short(found.seconds)
     figure = make_figure(max(6.0, 1.5 + _SECOND * found.seconds), 5.2)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.15, 1))
     _draw_spectrogram(above, found)
@@ -216,7 +217,7 @@ def for_page(found: Alignment) -> JsonObject:
     Raises:
         UsageError: The recording is longer than a minute.
     """
-    _require_short(found)
+    require_short(found.seconds)
     spoken = found.spoken
     times = np.round(found.times, 3).tolist()
     values: JsonObject = {
@@ -273,11 +274,10 @@ def _range(frames: FloatArray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _require_short(found: Alignment) -> None:
-    if found.seconds > _MOST_SECONDS:
-        raise UsageError(
-            f"a picture of {found.seconds:.0f} s of sound", fix=f"draw {_MOST_SECONDS:.0f} s at most"
-        )
+def require_short(seconds: float) -> None:
+    """Raises UsageError for a recording that is too long for a picture."""
+    if seconds > _MOST_SECONDS:
+        raise UsageError(f"a picture of {seconds:.0f} s of sound", fix=f"draw {_MOST_SECONDS:.0f} s at most")
 
 
 def _colour(found: Alignment, word: int) -> str:
