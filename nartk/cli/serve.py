@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """Serves models over HTTP. Requests of all clients share batches, whatever their options are;
 on the engine each output is what it is alone.
 
-  POST /v1/decode                 lines, with any strategy and its options; "stream": outputs as they grow
+  GET  /                          a page: drafts as they are accepted, edits, passes beside greedy search
+  POST /v1/decode                 lines or sounds, with any strategy; "stream": outputs as they grow
   POST /v2/check                  LanguageTool's: corrections by a model with a guard, such as gec-en
   POST /translate                 LibreTranslate's: by models that are served as en-pt=FOLDER
   POST /v1/audio/transcriptions   OpenAI's, and /v1/audio/translations: by models of speech
@@ -29,7 +30,8 @@ on the engine each output is what it is alone.
 
 Requests name models as they are named here, never folders. The server listens to this machine alone unless
 --host says otherwise; then give it keys. On SIGTERM it takes no more, and ends what it has within --drain."""
-EXAMPLES = """  nartk-serve                                             the shipped model corrects English
+EXAMPLES = """  nartk-serve                                             the shipped model corrects English;
+                                                          the page is at http://127.0.0.1:8000/
   curl localhost:8000/v2/check -d language=en-US --data-urlencode 'text=She go home.'
   nartk-serve gec-en en-pt=enpt whisper=whisper-small --port 8100
   nartk-serve --host 0.0.0.0 --api-key-file keys.txt      a key a line"""

@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nartk.errors import NartkError
-from nartk.server import languagetool, libretranslate, native, openai
+from nartk.server import languagetool, libretranslate, native, openai, page
 from nartk.server.metrics import CONTENT_TYPE, Metrics
 from nartk.server.service import RefusedError, Service, ending, keys_of
 from nartk.version import __version__
@@ -42,6 +42,7 @@ def make_app(service: Service, *, origins: Iterable[str] = ()) -> FastAPI:
     app.state.service = service
     for dialect in DIALECTS:
         app.include_router(dialect.router)
+    app.include_router(page.router)
     _add_health(app, service, metrics)
     for error in (NartkError, RefusedError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _refused)
@@ -135,7 +136,9 @@ class Watched:
 
     def _require_key(self, scope: Scope) -> None:
         """Refuses a request without a key; dialects whose keys stand in bodies look for themselves."""
-        if scope["path"].startswith(_OPEN) or scope["path"] in (*languagetool.PATHS, *libretranslate.PATHS):
+        path = scope["path"]
+        is_open = path.startswith(_OPEN) or page.is_of_page(path)
+        if is_open or path in (*languagetool.PATHS, *libretranslate.PATHS):
             return
         self.service.authorise(keys_of(Request(scope).headers))
 
