@@ -33,6 +33,7 @@ from nartk.version import __version__
 if TYPE_CHECKING:
     from nartk.errors import (
         CheckpointError,
+        ClusterError,
         InputEncodingError,
         InputFileError,
         InputFormatError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointError",
+    "ClusterError",
     "DecodeStats",
     "Decoded",
     "Drafts",

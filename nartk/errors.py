@@ -21,6 +21,7 @@ EXIT_MISFIT = 4  # model and data do not fit
 EXIT_CHECKPOINT = 5  # unsafe or corrupt checkpoint
 EXIT_OUTPUT = 6  # output cannot be written
 EXIT_MEMORY = 7  # out of memory even at batch 1
+EXIT_CLUSTER = 8  # a cluster cannot be used
 EXIT_INTERNAL = 70  # a fault of nartk's own, as sysexits.h has it
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
@@ -247,6 +248,12 @@ class OutOfMemoryError(NartkError):
     """Memory ran out even with a single sentence in the batch."""
 
     code, exit_code = "E601", EXIT_MEMORY
+
+
+class ClusterError(NartkError):
+    """A cluster cannot be reached or used: its workers die, or have other files than this machine."""
+
+    code, exit_code = "E701", EXIT_CLUSTER
 
 
 class InternalError(NartkError):

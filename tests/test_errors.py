@@ -126,6 +126,7 @@ CASES: list[tuple[str, int, str, Any]] = [
     ("decode unknown in.txt", 5, "E403 UnsupportedCheckpoint", None),
     ("decode model in.txt --output in.txt/out", 6, "E501 Output", None),
     ("decode model in.txt", 7, "E601 OutOfMemory", failing(MemoryError())),
+    ("decode model in.txt --ray 127.0.0.1:1", 8, "E701 Cluster", None),
     ("decode model in.txt", 70, "E901 Internal", failing(KeyError(1))),
     ("decode model in.txt", 130, "", failing(KeyboardInterrupt())),
     (

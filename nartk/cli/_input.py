@@ -269,9 +269,18 @@ def split_inputs(inputs: Sequence[str], prog: str, *, optional: bool = False) ->
 
 
 def load_model(
-    name: str, args: argparse.Namespace, dtype: str | None, *, files: Sequence[str] = (), replicas: int = 1
+    name: str,
+    args: argparse.Namespace,
+    dtype: str | None,
+    *,
+    files: Sequence[str] = (),
+    replicas: int = 1,
+    pretokenized: bool | None = None,
 ) -> Model:
     """Loads a model as `add_model`'s flags say, for these files.
+
+    Args:
+        pretokenized: True if the files are tokenised; None: they are looked at.
 
     Raises:
         UsageError: Some of the files are tokenised and others not.
@@ -292,7 +301,7 @@ def load_model(
     )
     model = replace(
         model,
-        pretokenized=are_tokenized(model.checkpoint, args, files),
+        pretokenized=are_tokenized(model.checkpoint, args, files) if pretokenized is None else pretokenized,
         guard=not getattr(args, "no_guard", True),  # without these flags, outputs are the model's own
         min_edit_confidence=getattr(args, "min_edit_confidence", None),
         vad=not getattr(args, "no_vad", False),
@@ -300,7 +309,7 @@ def load_model(
     if (sound := model.sound) is not None:
         sound.tell = partial(tell, args)
         sound.strict |= getattr(args, "strict_audio", False)
-        if reads_stdin(args, files):
+        if pretokenized is None and reads_stdin(args, files):
             sound.stdin = _stdin(sys.stdin.buffer)
     if getattr(args, "long_form", None) is not None:
         from nartk.serving.long_form import buffers_for

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nartk.data.readers import Record
     from nartk.decoders.strategy import Decoding
     from nartk.files import JsonObject
+    from nartk.serving.cluster import ClusterRun
     from nartk.serving.line_runs import LineRequest
     from nartk.serving.model import Model
 
@@ -68,6 +69,7 @@ class Job:
         self.transcripts: Transcripts | None = None  # makes files of them, where they have other formats
         self.edits: EditWriter | None = None  # makes blocks of M2 of them
         self.journal: LineJournal | None = None  # keeps what is written of each line
+        self.cluster: ClusterRun | None = None  # decodes lines; None: this process does
 
     def warm_up(self, records: Iterator[Record]) -> Iterator[Record]:
         """Decodes a little that does not count; gives the records back."""
@@ -113,7 +115,11 @@ class Job:
         from nartk.serving.line_runs import LineRun
         from nartk.serving.outcomes import summarize
 
-        run = LineRun(self.model, self.strategy, Batching(self.args.batch_size, self.args.max_tokens))
+        run: LineRun | ClusterRun
+        if self.cluster is not None:
+            run, size = self.cluster, self.cluster.ahead
+        else:
+            run = LineRun(self.model, self.strategy, Batching(self.args.batch_size, self.args.max_tokens))
         finished: list[Result] = []
         start = time.perf_counter()
         for _, found in run_in_order(run, self._requests(records, first), ahead=size):
@@ -303,6 +309,7 @@ class Job:
             "dtype": self.model.dtype,
             "threads": self.model.threads,
             "replicas": self.model.replicas,
+            "workers": None if self.cluster is None else self.cluster.count,
             "signature": self.signature,
         }
 

@@ -35,7 +35,7 @@ UNCOMPARED = frozenset(
     (
         *("inputs", "manifest", "output", "output_format", "form_flag", "trace", "stats", "strategy"),
         *("opened", "batch_size", "max_tokens", "threads", "replicas", "stream", "check", "no_cuda_graphs"),
-        *("exact", "assert_lossless", "resume", "config", "quiet", "verbose", "debug"),
+        *("ray", "workers", "exact", "assert_lossless", "resume", "config", "quiet", "verbose", "debug"),
     )
 )
 _SYNC = 1.0  # seconds between two times that records are brought to the disk, at least

@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nartk.cli import _strategy
+from nartk.cli._cluster import add_cluster, cluster, require_clustered, with_strategy
 from nartk.cli._common import Parser, command, with_model
 from nartk.cli._config import add_config, with_config
 from nartk.cli._files import count_sentences, read_for, read_scored
@@ -94,6 +93,7 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode SPEECH_MODEL --manifest test.tsv --stats stats.json
   nartk-decode S2S_MODEL --speech OUT a.wav             text, and its sound as OUT/a.wav
   nartk-decode TTS_MODEL --speech OUT phonemes.txt      each line's sound, as OUT/1.wav and so on
+  nartk-decode MODEL in.txt -o out.txt --resume --ray   with the workers of a cluster: docs/cluster.md
   arecord -q -f S16_LE -r 8000 | nartk-decode asr-digits - --format sound --partials"""
 # How recordings are cut while they come: what each time is, and its default in `stream`, ms.
 CUT = {
@@ -139,6 +139,7 @@ def _parser() -> Parser:
         help="engines of one thread that share the weights and decode at the same time, each with batches of "
         "its own: more sentences a second, the same output (CPU, default: %(default)s)",
     )
+    add_cluster(parser)
     add_output(parser)
     parser.add_argument(
         "--resume",
@@ -209,6 +210,7 @@ def main(argv: Sequence[str]) -> int:
     for time in CUT:
         if getattr(args, time) is not None and not args.partials:
             raise UsageError(f"{named(time)} without --partials", fix="give both")
+    require_clustered(args, files)
     args.form_flag = f"--output-format {args.output_format}"
     if args.output_format is None:
         suffix = Path("" if args.output is None else args.output).suffix[1:].lower()
@@ -263,11 +265,7 @@ def main(argv: Sequence[str]) -> int:
         model = load_model(name, args, args.dtype, files=files, replicas=args.replicas)
         if args.assert_lossless:
             require_exact(model, "--assert-lossless")
-        if args.score is not None:
-            model = replace(model, guard=False, min_edit_confidence=None)  # what is given is not judged
-            strategy = model.scoring()
-        else:
-            strategy = model.strategy(args.strategy, options, tell=partial(tell, args))
+        model, strategy = with_strategy(model, args, options)
         job = _make_job(args, model, strategy, write, write_trace)
         if args.output_format == M2:
             from nartk.cli._edits import EditWriter
@@ -285,7 +283,9 @@ def main(argv: Sequence[str]) -> int:
 
             job.speech = SpeechWriter(args, model)
             records = job.speech.checked(records)
-        if write_stats is not None:
+        if args.ray is not None:
+            job.cluster = outputs.enter_context(cluster(name, args, options, model, strategy))
+        elif write_stats is not None:
             records = job.warm_up(records)
             if job.speech is not None:
                 job.speech.time_parts()
