@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support.documents import FENCE, PAGES
 
 from nartk.protocols.guarantee import Guarantee
 from nartk.registry import make_strategy, strategies
@@ -13,7 +14,6 @@ from nartk.registry import make_strategy, strategies
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "strategies.md"
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 _, VERIFYING, PARALLEL = re.split(r"^\| `--strategy` \|", PAGE.read_text(encoding="utf-8"), flags=re.M)
 PROMISE = VERIFYING.split("|").index(" promise ")  # its index among the other cells
 
@@ -73,10 +73,35 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LINKED = [
+    *PAGES,
+    ROOT / "CHANGELOG.md",
+    ROOT / "data" / "corpora" / "LICENSES.md",
+    *sorted((ROOT / "recipes").glob("*/results/*.md")),
+]
+
+
+def links(page: Path) -> list[str]:
+    """Targets of a page's links, those of its pictures and its reference definitions too."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return re.findall(r"\]\(([^)\s]*)", text) + re.findall(r"^\[[^\]]+\]: *(\S+)", text, re.M)
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8")):
+    for target in links(page):
+        if re.match(r"\w+:", target):
+            assert re.fullmatch(r"https?://([\w-]+\.)+[a-z]+(:\d+)?(/[\w./~%+,?=&#:@-]*)?", target), target
+            assert "arxiv.org" not in target or re.search(r"/abs/\d{4}\.\d{4,5}$", target), target
+            continue
         name, _, anchor = target.partition("#")
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+def test_links_are_found() -> None:
+    """The pages have links of each form, so that the test above has something to look at."""
+    targets = [target for page in LINKED for target in links(page)]
+    assert sum(target.startswith("https://") for target in targets) > 20
+    assert sum("#" in target for target in targets) > 20

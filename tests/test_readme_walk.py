@@ -1,4 +1,4 @@
-"""What the pages tell to run: the walk to a faster decoder, with smaller sizes, and the Python page."""
+"""What docs/training.md runs, with smaller sizes: the walk to a faster decoder, and a light drafter."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from support import fairseq_host
+from support.documents import blocks, commands
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "training.md"
-PYTHON = ROOT / "docs" / "python.md"
 TITLE = "## Make your own model faster\n"
 # What the page says, and what is run in its place.
 SMALLER = {
@@ -27,6 +27,7 @@ SMALLER = {
     "--limit 50": "--limit 3 --rounds 1",
     "--max-drop 1\n": "--max-drop 100 --rounds 1 --grid fallback=0.6 --grid rollback=3\n",
 }
+LIGHT = "--save-dir light"
 BREAKS = "nartk-noise --no-such-flag && exit 99\n"  # it must be noticed that a command breaks
 
 pytestmark = [
@@ -46,11 +47,18 @@ def walk() -> str:
     return block
 
 
+def light() -> str:
+    """The commands of the light drafter, run where the walk has ended; it learns nothing."""
+    (block,) = [each for each in blocks(PAGE) if LIGHT in each.text]
+    text = "".join(each.text for each in commands(block)).replace(LIGHT, f"{LIGHT} --max-update 4 --cpu")
+    return f"cp test.src in.txt\n{text}"
+
+
 def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     fairseq_host.require_fairseq()
     (tmp_path / "data").symlink_to(ROOT / "data")
     script = tmp_path / "walk.sh"
-    script.write_text(f"set -eu\n{BREAKS}{walk()}", encoding="utf-8")
+    script.write_text(f"set -eu\n{BREAKS}{walk()}{light()}", encoding="utf-8")
     command = [
         sys.executable,
         "-W",
@@ -64,6 +72,7 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
         line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("identical to greedy")
     ] == ["identical to greedy"] * 2
     assert "| gad:drafter=drafter | identical to greedy | fp32 | 1 |" in done.stdout
+    assert (tmp_path / "walk/model/drafter/config.json").is_file()
     distilled = json.loads((tmp_path / "walk/distilled/report.json").read_text())
     assert (distilled["lines"], distilled["kept_from"]["best"]) == (800, distilled["kept"])
     assert distilled["kept"] > 400
@@ -72,14 +81,3 @@ def test_the_walk_goes_to_its_end(tmp_path: Path) -> None:
     stats = json.loads((tmp_path / "walk/test.json").read_text())
     assert stats["lines"] == 12
     assert stats["failed"] == 0
-
-
-@pytest.mark.parametrize("page", [PYTHON, ROOT / "README.md"], ids=lambda page: page.name)
-def test_the_python_of_the_pages_runs(page: Path, tmp_path: Path) -> None:
-    code = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith("She went home.")
-    assert "\nI have a dog.\nThey are here.\n" in done.stdout

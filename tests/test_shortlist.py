@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from support.marian_models import EOS, UNK, model
 from support.scripted_passes import EOS as TABLE_EOS
 from support.scripted_passes import Table, TablePasses, decode, differing, outputs_of, random_request
+from support.shortlists import Best, blob, hash_mem, random_best
 from support.small_passes import Near, drafting
 from support.tiny import SENTENCES
 
@@ -45,29 +46,7 @@ from nartk.registry import make_strategy
 from nartk.serving.scorers import load_network, words_of
 from nartk.vocab import Vocab
 
-Best = Mapping[int, Sequence[int]]  # target words by source words
 needs_engine = pytest.mark.skipif(not available(), reason="there is no engine here")
-MAGIC = 0xF11A48D5013417F5
-WORD = 1 << 64
-
-
-def hash_mem(raw: bytes) -> int:
-    """`util::hashMem` of 64-bit numbers, whose `std::hash` are the numbers."""
-    seed = 0
-    for (value,) in struct.iter_unpack("<Q", raw[: len(raw) // 8 * 8]):
-        seed ^= (value + 0x9E3779B9 + (seed << 6) % WORD + (seed >> 2)) % WORD
-    return seed
-
-
-def blob(best: Best, sources: int, first: int, most: int = 50) -> bytes:
-    """`generateBlob`: the header, where each source word's list begins, and the lists."""
-    offsets, words = [0], []
-    for word in range(sources):
-        words += sorted(best.get(word, ()))
-        offsets.append(len(words))
-    body = struct.pack("<4Q", first, most, len(offsets), len(words))
-    body += struct.pack(f"<{len(offsets)}Q", *offsets) + struct.pack(f"<{len(words)}I", *words)
-    return struct.pack("<2Q", MAGIC, hash_mem(body)) + body
 
 
 def listed(source: Sequence[int], best: Best, first: int, count: int, *, shared: bool) -> list[int]:
@@ -79,14 +58,6 @@ def listed(source: Sequence[int], best: Best, first: int, count: int, *, shared:
         if len(found) % 8:
             found.add(word)
     return sorted(found)
-
-
-def random_best(rng: random.Random, sources: int, targets: int, most: int = 4) -> Best:
-    return {
-        word: rng.sample(range(targets), rng.randint(0, most))
-        for word in range(sources)
-        if rng.random() < 0.8
-    }
 
 
 def vocab(words: int, name: str = "w") -> Vocab:

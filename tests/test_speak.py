@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import random
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import fairseq_host, tiny
+from support import tiny
 from support.commands import main_of, run
-from support.speaking import EOS, SMALL, WORDS, random_network, theirs
+from support.speaking import (
+    EOS,
+    FIRST_WORD,
+    MEL,
+    PHONEMES,
+    SMALL,
+    WORDS,
+    random_network,
+    speaker,
+    theirs,
+    write_training,
+)
 
 import nartk
 from nartk.architectures import architecture
@@ -28,7 +37,7 @@ from nartk.protocols.hypothesis import Hypothesis, Request
 from nartk.protocols.passes import FloatArray, TextSource
 from nartk.protocols.spectrograms import MelSettings, Speech
 from nartk.registry import make_strategy, options_of
-from nartk.vocab import SPECIALS, Vocab
+from nartk.vocab import Vocab
 from nartk.vocoders.vocoder import load_vocoder
 
 SHAPES: tuple[dict[str, Any], ...] = (
@@ -38,22 +47,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 )
 # Errors by the largest number: of fp32 sums in another order, and of what the types lose.
 CLOSE = {"fp32": 2e-5, "bf16": 0.05, "int8": 0.1}
-FIRST_WORD = len(SPECIALS)
-PHONEMES = [f"P{i}" for i in range(WORDS - FIRST_WORD)]
-MEL = MelSettings(sample_rate=16000, bins=SMALL["mel_features"], window=96, hop=24, high=7000)
 LINES = ["P0 P3 P1", "", "P2", "P1 Q7 P2", "P5 P4 P4 P0 P7"]
-
-
-def speaker(seed: int = 1, **changes: Any) -> FastSpeech2:
-    """A network whose durations are 4 frames, far from a rounding, and of which any error is small."""
-    network = random_network(seed, **changes).float().eval()
-    variance = network.acoustic.variance
-    with torch.no_grad():
-        for each in variance.duration.out.parameters():
-            each.fill_(0.0)
-        variance.duration.out.bias.fill_(float(np.log(1 + 4.1)))
-        network.acoustic.statistics.get_buffer("mel_mean").sub_(6.0)  # as quiet as speech is
-    return network
 
 
 def served(network: FastSpeech2, kind: str, **settings: Any) -> Any:
@@ -148,22 +142,9 @@ def test_the_text_is_the_source_and_has_no_score(kind: str) -> None:
 # From the command line
 
 
-def write_checkpoint(path: Path, network: FastSpeech2, **task: str) -> Path:
-    fairseq_host.require_fairseq()
-    args = Namespace(**asdict(network.config), arch="nartk_fastspeech2")
-    weights = {f"core.{name}": each for name, each in network.state_dict().items()}
-    cfg = {"model": args, "task": {"_name": "nartk_tts", **task}, "checkpoint": {}}
-    return fairseq_host.save(path, args, weights, cfg=cfg)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of training data, as far as a conversion reads it, and a checkpoint of random weights."""
-    folder = tmp_path_factory.mktemp("speak")
-    (folder / "dict.txt").write_text("".join(f"{each} 1\n" for each in PHONEMES))
-    (folder / "mel.json").write_text(json.dumps(asdict(MEL)))
-    write_checkpoint(folder / "checkpoint.pt", speaker(7), data=str(folder))
-    return folder
+    return write_training(tmp_path_factory.mktemp("speak"))
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nartk.architectures.fastspeech2 import FastSpeech2Config
 from nartk.models.fastspeech2 import FastSpeech2
+from nartk.protocols.spectrograms import MelSettings
+from nartk.vocab import SPECIALS
 from support import fairseq_host
 from support.transformers_small import stir
 
@@ -31,6 +37,9 @@ SMALL: dict[str, Any] = {
     "max_target_len": 32,
     "max_mel_len": 200,
 }
+FIRST_WORD = len(SPECIALS)
+PHONEMES = [f"P{i}" for i in range(WORDS - FIRST_WORD)]
+MEL = MelSettings(sample_rate=16000, bins=SMALL["mel_features"], window=96, hop=24, high=7000)
 LOWEST, HIGHEST = -1.5, 2.0  # of pitch and energy
 
 
@@ -130,3 +139,31 @@ def theirs(network: FastSpeech2) -> Any:
         )
         setattr(found.var_adaptor, f"{name}_bins", network.acoustic.statistics.get_buffer(f"{name}_bounds"))
     return found
+
+
+def speaker(seed: int = 1, **changes: Any) -> FastSpeech2:
+    """A network whose durations are 4 frames, far from a rounding, and of which any error is small."""
+    network = random_network(seed, **changes).float().eval()
+    variance = network.acoustic.variance
+    with torch.no_grad():
+        for each in variance.duration.out.parameters():
+            each.fill_(0.0)
+        variance.duration.out.bias.fill_(float(np.log(1 + 4.1)))
+        network.acoustic.statistics.get_buffer("mel_mean").sub_(6.0)  # as quiet as speech is
+    return network
+
+
+def write_checkpoint(path: Path, network: FastSpeech2, **task: str) -> Path:
+    fairseq_host.require_fairseq()
+    args = Namespace(**asdict(network.config), arch="nartk_fastspeech2")
+    weights = {f"core.{name}": each for name, each in network.state_dict().items()}
+    cfg = {"model": args, "task": {"_name": "nartk_tts", **task}, "checkpoint": {}}
+    return fairseq_host.save(path, args, weights, cfg=cfg)
+
+
+def write_training(folder: Path) -> Path:
+    """Writes what a conversion reads of a folder of training data, and a checkpoint of random weights."""
+    (folder / "dict.txt").write_text("".join(f"{each} 1\n" for each in PHONEMES))
+    (folder / "mel.json").write_text(json.dumps(asdict(MEL)))
+    write_checkpoint(folder / "checkpoint.pt", speaker(7), data=str(folder))
+    return folder

@@ -69,6 +69,7 @@ def save_random_speech(
     seed: int,
     *,
     words: int = 9,
+    names: Sequence[str] | None = None,
     features: str = "fbank",
     strategy: str | None = None,
     **changes: Any,
@@ -76,16 +77,19 @@ def save_random_speech(
     """Writes a `random_speech` that reads files of sound, or stored features, as a model folder.
 
     Args:
+        names: The words that it knows, besides those of every vocabulary; None: w0, w1 and so on.
         strategy: The one that it names for `nartk-decode`.
     """
-    network = random_speech(name, seed, words=words, **changes)
+    if names is None:
+        names = [f"w{i}" for i in range(words - len(SPECIALS))]
+    network = random_speech(name, seed, words=len(SPECIALS) + len(names), **changes)
     save_checkpoint(
         folder,
         architecture=name,
         settings=asdict(network.config),
         tensors=network.state_dict(),
         source_vocab=None,
-        target_vocab=Vocab.from_words([f"w{i}" for i in range(words - len(SPECIALS))]),
+        target_vocab=Vocab.from_words([*names]),
         card="# Random\n",
         input={"name": "audio", "features": features, "bins": SMALL["input_features"]},
         generation={} if strategy is None else {"strategy": strategy},

@@ -40,6 +40,7 @@ from nartk.checkpoints.espnet.configuration import (
 from nartk.checkpoints.espnet.sections import is_inside, part, read_yaml, refused, shortened
 from nartk.checkpoints.espnet.weights import DEVIATION, MEAN, EspnetTensors
 from nartk.checkpoints.foreign import ESPNET_CONFIG, ESPNET_PACKED
+from nartk.checkpoints.generation import KEY as GENERATION
 from nartk.checkpoints.hugging_face.tensors import Files, PickledTensors
 from nartk.checkpoints.names import TOKENIZER
 from nartk.data.audio.features import FeatureSettings
@@ -186,6 +187,7 @@ def _assembled(
         "start_token": FAIRSEQ.eos,
         "input": input,
         "output": output,
+        GENERATION: {"strategy": architecture(name).strategy},
     }
     parts = [tensors.digest(), json.dumps(described), *(sha256(each) for each in copied.values())]
     digest = hashlib.sha256(" ".join(parts).encode()).hexdigest()
