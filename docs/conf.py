@@ -26,4 +26,4 @@ smartquotes = False  # options begin with two hyphens
 html_theme = "furo"
 html_title = f"nartk {release}"
 
-write_pages(Path(__file__).parent / "generated" / "strategies")
+write_pages(Path(__file__).parent / "generated")

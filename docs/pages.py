@@ -1,23 +1,28 @@
-"""Writes the pages of the site that come from the code: one for each strategy, with a decode of its own."""
+"""Writes the pages of the site that come from the code: one for each strategy and each architecture."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
 
-from nartk.cli._strategy import add_options
+from nartk.architectures import Architecture, architectures, imported
+from nartk.checkpoints.names import SHIPPED, model_folder
+from nartk.cli._strategy import DEFAULT, add_options
 from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.data.audio.sounds import write_wav
-from nartk.registry import DECODERS, strategies, strategy_class
+from nartk.protocols.prompts import Prompted
+from nartk.registry import DECODERS, protocols, strategies, strategy_class
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "asr"))
 from corpora import RATE, numbers
@@ -26,44 +31,115 @@ ROOT = Path(__file__).parents[1]
 TEXT = "She go home. She go to school yesterday."
 DRAFT = "She goes home. She went to school yesterday."
 CORRECT = ("greedy", "iad", "verify", "ngram", "recycling", "union", "sample", "beam")
+OF_DATA = 3  # settings that follow from dictionaries
+PROMPTED = ("whisper",)  # architectures whose folders have prompts
 RECOGNISE = ("ctc-greedy", "ctc-beam")
 TRANSLATE = ("dag-greedy", "dag-lookahead", "dag-viterbi", "dag-joint-viterbi", "dag-beam", "dag-sample")
 
 
 def write_pages(folder: Path) -> None:
-    """Writes ``NAME.md`` of each strategy, and the pictures that they show, into a new folder."""
+    """Writes ``strategies/NAME.md``, with pictures, and ``architectures/NAME.md`` into a new folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    measured = dict(_rows())
+    for name in ("strategies", "architectures"):
+        (folder / name).mkdir(parents=True)
+    _write_strategies(folder / "strategies")
+    _write_architectures(folder / "architectures")
+
+
+def _write_strategies(folder: Path) -> None:
+    measured = dict(_rows("strategies.md", "`--strategy`"))
     with tempfile.TemporaryDirectory() as inputs, contextlib.chdir(inputs):
         Path("in.tsv").write_text(f"{TEXT}\t{DRAFT}\n", encoding="utf-8")
         write_wav(Path("number.wav"), next(numbers("test")).signal, RATE)
         for name in strategies():
             columns = {"promise": str(strategy_class(name).promise), **measured[name]}  # type: ignore[attr-defined]
-            texts = [f"# `{name}`", *_docstrings(name)]
-            texts += [f"**{key[0].upper()}{key[1:]}.** {cell}" for key, cell in columns.items()]
+            made = strategy_class(name)
+            texts = [f"# `{name}`", *_docstrings(import_module(made.__module__), made), *_cells(columns)]
             texts += [*_decode(name, folder), "## Options", _options(name)]
             (folder / f"{name}.md").write_text("\n\n".join(texts), encoding="utf-8")
 
 
-def _docstrings(name: str) -> Iterator[str]:
-    """What the strategy's module and class say of it; papers are links."""
-    made = strategy_class(name)
-    for text in filter(None, map(getdoc, (import_module(made.__module__), made))):
+def _write_architectures(folder: Path) -> None:
+    rows, shipped = dict(_rows("models.md", "architecture")), dict(_shipped())
+    for name, found in architectures().items():
+        module, network = import_module(found.config.__module__), imported(found.network_at)
+        decoding = [f"[`{each}`](../strategies/{each}.md)" for each in decoders_of(found)]
+        names = [f"`{each}`" for each in found.presets]
+        criterions = " or ".join(f"`--criterion {each}`" for each in found.criterions)
+        trained = f"`nartk-train --arch` {', '.join(names)} with {criterions}" if names else "elsewhere"
+        columns = {
+            "models": rows[name]["models"],
+            "decoded by": ", ".join(decoding) or "none: it drafts for other models",
+            "default strategy": f"`{found.strategy or DEFAULT}`" if decoding else "none",
+            "what loads": rows[name]["what loads"],
+            "trained by": trained,
+            "measured in": rows[name]["measured in"],
+            "runs on": "the engine and torch" if found.engine_at else "torch",
+            "one command": shipped.get(name, ""),
+        }
+        texts = [f"# `{name}`", *_docstrings(module, network), *_cells(columns), "## Settings"]
+        if names:
+            texts.append("Flags of `nartk-train` set them, such as `--d-model 256`.")
+        texts.append(_settings(found))
+        (folder / f"{name}.md").write_text("\n\n".join(texts), encoding="utf-8")
+
+
+def _shipped() -> Iterator[tuple[str, str]]:
+    """Architectures of the models that ship, and a command that decodes with one."""
+    for name in SHIPPED:
+        config = json.loads((model_folder(name) / "config.json").read_text(encoding="utf-8"))
+        source = "number.wav" if config["input"]["name"] == "audio" else "in.txt"
+        yield config["architecture"], f"`nartk-decode {name} {source}`"
+
+
+def decoders_of(found: Architecture) -> list[str]:
+    """Strategies whose protocols the models of an architecture speak."""
+    spoken = {base for each in found.protocols for base in each.__mro__}
+    if found.name in PROMPTED:
+        spoken.add(Prompted)
+    return [name for name in strategies() if spoken.issuperset(protocols(strategy_class(name)))]
+
+
+def _settings(found: Architecture) -> str:
+    rows = ["| setting | default | what it is |", "|---|---|---|"]
+    for item in fields(found.config)[OF_DATA:]:
+        choices = item.metadata["choices"] or ()
+        values = ", ".join(f"`{value}`" for value in choices)
+        text = item.metadata["help"].replace("|", "\\|")
+        rows.append(f"| `{item.name}` | `{item.default}` | {text}{': ' * bool(values)}{values} |")
+    return "\n".join([*rows, ""])
+
+
+def _cells(columns: Mapping[str, str]) -> Iterator[str]:
+    for key, cell in columns.items():
+        if cell:
+            yield f"**{key[0].upper()}{key[1:]}.** {cell}"
+
+
+def _docstrings(*of: object) -> Iterator[str]:
+    """What modules and classes say of themselves; papers are links."""
+    for text in filter(None, map(getdoc, of)):
         yield re.sub(r"arXiv:(\d{4}\.\d{5})", r"[\g<0>](https://arxiv.org/abs/\1)", text.replace("``", "`"))
 
 
-def _rows() -> Iterator[tuple[str, dict[str, str]]]:
-    """Strategies, and what the tables of docs/strategies.md have of each, by column."""
+def _rows(page: str, first: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Names in tables of a page whose first heading is `first`, with the cells of each by their headings."""
     headings: list[str] = []
-    for line in (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
         names, *cells = line.strip("|").split(" | ")
-        if names.strip() == "`--strategy`":
+        if names.strip() == first:
             headings = [cell.strip() for cell in cells]
         elif line.startswith("| `") and len(cells) == len(headings):
-            linked = (re.sub(r"\]\((?!https?:)", "](../../", cell.strip()) for cell in cells)
+            linked = (_from_generated(cell.strip(), page) for cell in cells)
             columns = dict(zip(headings, linked, strict=True))
-            yield from ((name, columns) for name in re.findall("`([a-z-]+)`", names))
+            yield from ((name, columns) for name in re.findall("`([a-z0-9_-]+)`", names))
+        elif not line.startswith("|"):
+            headings = []
+
+
+def _from_generated(cell: str, page: str) -> str:
+    """A cell whose links lead from the folder of a generated page."""
+    return re.sub(r"\]\((?!https?:)(#?)", lambda found: f"](../../{page * bool(found[1])}{found[1]}", cell)
 
 
 def _decode(name: str, folder: Path) -> list[str]:
