@@ -86,6 +86,16 @@ FILES: dict[str, Mapping[str, Make]] = {
         "number.wav": desk.number,
         "checkpoint_best.pt": desk.fairseq_checkpoint,
     },
+    "docs/tutorial.md": {"data": desk.clone("data")},
+    "docs/howto.md": {
+        "in.txt": lines(*desk.LINES),
+        "opus-mt-en-de": desk.marian,
+        "checkpoint_best.pt": desk.fairseq_checkpoint,
+        "whisper-small": desk.whisper,
+        "talk.mp3": desk.talk,
+        "talks": desk.folder_of({"a.wav": desk.number, "b.wav": desk.talk}),
+        "drafter": desk.random_drafter,
+    },
     "docs/models.md": {
         "in.txt": lines(*desk.LINES),
         **HUGGING_FACE,
@@ -177,6 +187,7 @@ def fits(command: Command, page: str, text: str) -> bool:
 
 
 SERVED = [each for each in ALL if re.match("nartk-serve|curl", each.text)]
+STARTED = {str(simple(each.text)): each for each in SERVED if each.text.startswith("nartk-serve")}
 RUN = [each for each in ALL if reason_of(each) is None and each not in SERVED]
 CHECKED = [each for each in ALL if reason_of(each) is not None]
 
@@ -374,9 +385,7 @@ def test_it_is_known(command: Command, ended: Mapping[str, Ended]) -> None:
             assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help.out), f"{line} does not list {flag}"
 
 
-@pytest.mark.parametrize(
-    "command", [each for each in SERVED if each.text.startswith("nartk-serve")], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("command", STARTED.values(), ids=lambda each: each.name)
 def test_it_serves(command: Command, desks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server starts; the one with all models has an answer for each request of the pages."""
     monkeypatch.chdir(desks / command.page)

@@ -218,6 +218,15 @@ def _model_of(path: Path) -> Namespace:
     return found
 
 
+def random_drafter(path: Path) -> None:
+    """A model with the dictionaries of `fairseq_checkpoint`."""
+    from nartk.cli.convert import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        fairseq_checkpoint(checkpoint := Path(folder, "small.pt"))
+        assert main([str(checkpoint), "--output", str(path), "--quiet"]) == 0
+
+
 def codes(path: Path) -> None:
     lines("#version: 0.2", "t h", "th e</w>")(path)
 
