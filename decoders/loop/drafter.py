@@ -54,9 +54,11 @@ class Drafter(Protocol):
 
     Attributes:
         want: Values read of the verifier's passes: `top`, `margin` and `hidden`.
+        pays: Times greedy search's predicted speed that drafts must promise.
     """
 
     want: Want
+    pays: float
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -145,6 +147,7 @@ class PlainDrafter:
     """
 
     want = Want()
+    pays = 1.03
     rates = (0.6, 0.9)
 
     def tokens(self, levels: int) -> int:

@@ -19,7 +19,7 @@ from nartk.protocols.passes import PassCosts
 
 LONGEST = 64  # tokens of a draft
 _LENGTHS = frozenset((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, LONGEST))  # that are compared
-_PAYS = 1.03  # times greedy search's speed that drafts must promise
+_DRIFT = 0.1  # share of the drafter's mean start by which it changes before lengths are chosen anew
 # Microseconds of the loop, where the engine was measured: a pass, a row, and more of a pass with drafts.
 _PASS, _ROW, _PACKING = 12.0, 4.0, 8.0
 _BELIEF = 4.0  # drafts' worth of belief in what is assumed before anything was seen
@@ -58,8 +58,10 @@ class DraftLength:
         """
         self._starts += start
         self._outputs += length
-        self._start = self._starts / self._outputs
-        self._choices.clear()
+        mean = self._starts / self._outputs
+        if abs(mean - self._start) > _DRIFT * self._start:
+            self._start = mean
+            self._choices.clear()
 
     def levels(self, rows: Sequence[Row]) -> list[int]:
         """Levels that each row drafts in the pass that comes, 0: none; empty: none of the rows drafts.
@@ -110,7 +112,7 @@ class DraftLength:
         """The length that pays best, 0: none does."""
         costs, drafter, filled = self._costs, self._drafter, self._made / self._asked
         host = _PASS + _ROW * rows
-        best, fastest = 0, _PAYS / (costs.run(rows) + host)  # tokens of a row, microseconds of a pass
+        best, fastest = 0, drafter.pays / (costs.run(rows) + host)  # tokens of a row, microseconds of a pass
         # Of a place where little was seen, what was seen of all places tells too.
         share = (sum(self._passed) / drafter.rates[1] + _BELIEF) / (sum(self._tried) + _BELIEF)
         chance = gained = 1.0
