@@ -132,6 +132,21 @@ def test_the_citation_is_of_this_version_and_of_the_papers_in_the_pages() -> Non
     assert cited - set(links.findall(citation)) == set()
 
 
+def test_the_image_is_built_of_what_the_wheel_is_and_asks_what_the_server_has() -> None:
+    pytest.importorskip("fastapi", reason="a server needs nartk[serve]")
+    from nartk.cli import serve
+    from nartk.server.app import make_app
+    from nartk.server.service import Limits, Service
+
+    lines = (ROOT / "scripts" / "serve.Dockerfile").read_text(encoding="utf-8").splitlines()
+    copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
+    assert sorted(copied) == sorted([*BUILD_FILES, *LINKED, "nartk"])
+    (asked,) = re.findall(r"http://127\.0\.0\.1:(\d+)(/[a-z/]+)", "\n".join(lines))
+    assert asked[0] == str(serve._parser().get_default("port"))
+    assert asked[1] in make_app(Service({}, Limits())).openapi()["paths"]
+    assert [line for line in lines if line.startswith("USER ")] == ["USER 10001"]
+
+
 def require_builders() -> None:
     version = importlib.metadata.version("setuptools")
     if int(version.split(".")[0]) < 77:
