@@ -333,6 +333,7 @@ def test_the_keyboard_alone(browser: Browser, address: str) -> None:
     browser.press("ArrowRight")
     assert told(browser, "tip").startswith("▁went\nrollback: ")
     browser.press("Escape")
+    browser.get("dispatchEvent(new Event('scroll')), 0")  # does not bring back what is closed
     assert browser.get("document.getElementById('tip').hidden")
     tab_to(browser, "text", SHIFT)
     browser.get("document.getElementById('text').select()")

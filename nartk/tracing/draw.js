@@ -337,7 +337,7 @@ document.addEventListener("focusin", (event) => { if (told(event)) showTip(told(
 document.addEventListener("focusout", (event) => { if (told(event)) hideTip(); });
 addEventListener("scroll", () => {
   const token = document.activeElement.closest(TELLS);
-  if (token) showTip(token); else hideTip();
+  if (token && !byId("tip").hidden) showTip(token); else hideTip(); // one that Escape has closed stays so
 }, { passive: true });
 
 document.addEventListener("keydown", (event) => {
