@@ -5,8 +5,10 @@ fairseq's own commands run on an installed nartk: a build of it, whose `.pth` fi
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +129,54 @@ def test_train_resume_generate_convert(
     sources = (corpus / "dev.src").read_text().splitlines()
     decoded = nartk.load(tmp_path / "model").decode(sources, strategy="greedy", max_len=20)
     assert [h.text for h in decoded] == [said[i] for i in range(len(sources))]
+
+
+# Trains as the command does, and keeps what each process has at the end.
+KEEPING = """
+import os, sys, torch
+from nartk.cli.train import main
+from fairseq.trainer import Trainer
+made, init = [], Trainer.__init__
+Trainer.__init__ = lambda self, *args, **options: (made.append(self), init(self, *args, **options))[1]
+code = main()
+torch.save(made[0].model.state_dict(), sys.argv[-1] + "." + os.environ["RANK"])
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_two_processes_train_as_one_with_twice_the_batch(machines: int, data: Path, tmp_path: Path) -> None:
+    """Under torchrun, with gloo; two machines are two of it. Both processes hold the same parameters."""
+    flags = [str(data), *SMALL.split(), *TRAINING.split(), "--dropout", "0", "--max-update", "12"]
+    own("train", *flags, "--save-dir", str(tmp_path / "one"), "--update-freq", "2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(machines)]
+    launch += ["--nproc-per-node", str(2 // machines), "--master-addr", "127.0.0.1", "--master-port", port]
+    rest = [str(tmp_path / "keeping.py"), *flags, "--save-dir", str(tmp_path / "two")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    started = [
+        subprocess.Popen(
+            [*launch, "--node-rank", str(rank), *rest], env=env, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(machines)
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    first, second = (torch.load(tmp_path / f"two.{rank}") for rank in range(2))
+    saved, alone = (
+        torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)["model"]
+        for name in ("two", "one")
+    )
+    assert updates(tmp_path / "two" / "checkpoint_last.pt") == 12
+    assert first.keys() == second.keys() == saved.keys() == alone.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+        assert torch.equal(first[name], saved[name]), name
+        torch.testing.assert_close(saved[name], alone[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize(

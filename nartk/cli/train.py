@@ -18,6 +18,8 @@ EXAMPLES = """examples:
       --optimizer nartk_adamw --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates 1000 \\
       --max-tokens 4096 --max-update 10000 --save-dir checkpoints
   nartk-train data-bin ... --cpu --autocast bf16     about twice as fast on a CPU with bf16 instructions
+  torchrun --nproc-per-node 2 -m nartk train data-bin ...     in two processes; on several machines:
+      docs/training.md
   nartk-train data-bin --arch NAME --criterion NAME --help        with the options of these
 """
 
@@ -37,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
     _help_last(parser)
     args = options.parse_args_and_arch(parser, list(argv))
     make_folder(Path(args.save_dir))
+    if args.cpu:
+        _communicate_on_cpu(args)
     distributed.call_main(convert_namespace_to_omegaconf(args), _train)
     return 0
 
@@ -57,6 +61,14 @@ def _help_last(parser: argparse.ArgumentParser) -> None:
         raise UsageError("--arch is missing", fix="name the model's architecture; --help lists them")
 
     parser.parse_known_args = first  # type: ignore[method-assign]
+
+
+def _communicate_on_cpu(args: argparse.Namespace) -> None:
+    """Changes what several processes need GPUs for: NCCL, and torch's DDP as fairseq makes it."""
+    if args.distributed_backend == "nccl":
+        args.distributed_backend = "gloo"
+    if args.ddp_backend in ("c10d", "pytorch_ddp"):
+        args.ddp_backend = "legacy_ddp"
 
 
 def _train(cfg: Any) -> None:
