@@ -30,7 +30,15 @@ from corpora import RATE, numbers
 ROOT = Path(__file__).parents[1]
 TEXT = "She go home. She go to school yesterday."
 DRAFT = "She goes home. She went to school yesterday."
-CORRECT = ("greedy", "iad", "verify", "ngram", "recycling", "union", "sample", "beam")
+OWN_LAYERS = "--drafter self:skip=decoder.1.ffn"  # the model without a sublayer
+# Strategies that gec-en shows, with the options that they need.
+CORRECT = {
+    **dict.fromkeys(("greedy", "iad", "ngram", "recycling", "union"), ""),
+    **dict.fromkeys(("sample", "beam", "diverse-beam", "contrastive"), ""),
+    "verify": "--draft-columns 2",
+    "speculative": f"{OWN_LAYERS} --no-adaptive",
+    "bild": OWN_LAYERS,
+}
 OF_DATA = 3  # settings that follow from dictionaries
 PROMPTED = ("whisper",)  # architectures whose folders have prompts
 RECOGNISE = ("ctc-greedy", "ctc-beam")
@@ -145,11 +153,13 @@ def _from_generated(cell: str, page: str) -> str:
 def _decode(name: str, folder: Path) -> list[str]:
     """How a model that ships decodes one line, and draws it; nothing where none that ships does."""
     if name in CORRECT:
-        model, source, more = "gec-en", "in.tsv", ""
+        model, more = "gec-en", ""
+        source = f"in.tsv {CORRECT[name]}".strip()
         told = f"`in.tsv` has the line `{TEXT}`"
         if name == "verify":
-            source += " --draft-columns 2"
             told += f" and, behind a tab, the draft `{DRAFT}`"
+        if OWN_LAYERS in source:
+            told += ". The drafter is the model itself without one sublayer"
     elif name in RECOGNISE or name in TRANSLATE:
         model, source = "asr-digits" if name in RECOGNISE else "st-digits", "number.wav"
         more = f" --model {model}"

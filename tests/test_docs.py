@@ -16,7 +16,7 @@ from nartk.architectures import architectures
 from nartk.errors import StrategyMismatchError
 
 ROOT = Path(__file__).parents[1]
-PICTURED = 16  # strategies that a model which ships can show
+PICTURED = 20  # strategies that a model which ships can show
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the documents are not beside the tests")
 
