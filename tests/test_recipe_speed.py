@@ -57,7 +57,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FIGURES = (
-    "engines free base hf teacher native drafts light costs start whisper speech translation acoustic firefox"
+    "engines free base hf teacher native drafts light costs start whisper speech translation acoustic "
+    "firefox serve"
 )
 
 
@@ -182,6 +183,17 @@ def test_each_figure_has_its_tables(figure: str, files: list[str], work: Path) -
         page = (work / "results" / name).read_text()
         assert "| greedy | identical to greedy | int8 |" in page
         assert str(work) not in page
+
+
+@pytest.mark.slow
+def test_servers_are_measured_in_both_types(work: Path) -> None:
+    done = run(work, "serve", "--quick", "--jfleg", "jfleg")
+    assert done.returncode == 0, done.stderr
+    page = (work / "results/gec/results/bench.serve.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith(("| nartk-s", "| CTr"))]
+    assert [row[1] for row in rows] == 3 * ["int8"] + 3 * ["fp32"]
+    assert [row[-1] for row in rows if row[0] == "| nartk-serve"] == 2 * ["8 of 8 |"]
+    assert str(work) not in page
 
 
 def test_texts_have_the_length_that_is_asked_for(tmp_path: Path) -> None:
