@@ -203,7 +203,7 @@ def measure(model: str, lines: list[str], dtype: str, clients: int, size: int, r
         own = stack.enter_context(started(serve, "/health/ready"))
         calls = stack.enter_context(started(peer(), "/docs"))
         batches = stack.enter_context(started(peer(str(size)), "/docs"))
-        asked = {"lines": lines, "count": clients}
+        asked: dict[str, Any] = {"lines": lines, "count": clients}
         contenders: dict[str, Callable[[], Figures]] = {
             DECODE: partial(decoded, model, file, dtype, size),
             SERVE: Clients(*own, "/v1/decode", lambda line: {"lines": [line]}, _of_nartk, **asked),

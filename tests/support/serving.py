@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 
 from nartk.server.app import make_app
+from nartk.server.running import Server
 from nartk.server.service import Service
 
 STARTS_WITHIN = 60  # s
@@ -26,7 +27,7 @@ def serving(service: Service, **options: Any) -> Iterator[Any]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(make_app(service, **options), log_level="critical", access_log=False)
-        server = uvicorn.Server(config)
+        server = Server(config, service, drain=10)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
