@@ -29,6 +29,10 @@ class Union:
         self.want = combined([drafter.want for drafter in drafters])
 
     @property
+    def pays(self) -> float:
+        return max(drafter.pays for drafter in self.drafters)
+
+    @property
     def rates(self) -> tuple[float, float]:
         return self.drafters[0].rates
 

@@ -54,11 +54,13 @@ class Drafter(Protocol):
 
     Attributes:
         want: Values read of the verifier's passes: `top`, `margin` and `hidden`.
-        pays: Times greedy search's predicted speed that drafts must promise.
     """
 
     want: Want
-    pays: float
+
+    @property
+    def pays(self) -> float:
+        """Times greedy search's predicted speed that drafts must promise."""
 
     @property
     def rates(self) -> tuple[float, float]:
