@@ -246,6 +246,33 @@ def test_requests_are_admitted_in_bounds_and_dropped(model: str, workers: str) -
     assert sorted(found) == [0, 2, 4, 6, 8]
 
 
+class LastFirst:
+    """Ray, but of results that are there the last one is taken first."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ray, name)
+
+    def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        ended, open_ = self._ray.wait(references, num_returns=len(references), timeout=timeout)
+        return ended[::-1], open_
+
+
+def test_results_may_come_in_any_order(model: str, workers: str) -> None:
+    def load() -> Any:
+        found = nartk.load(model, threads=1)
+        return found, found.strategy("greedy", {})
+
+    run = started(model, load)
+    run._ray = LastFirst(run._ray)
+    lines = lines_of(300)
+    requests = [LineRequest(index, line) for index, line in enumerate(lines)]
+    texts = [outcome.hypotheses[0].text for _, outcome in run_in_order(run, requests, ahead=run.ahead)]  # type: ignore[union-attr]
+    assert texts == [each.text for each in nartk.load(model).decode(lines, "greedy")]
+
+
 def test_lines_that_kill_workers_are_named(model: str, workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "TRIES", 2)
 

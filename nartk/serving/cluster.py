@@ -240,7 +240,8 @@ class ClusterRun:
         self._waiting, self._returned = deque[LineRequest](), deque[_Block]()
         self._open: set[LineRequest] = set()
         self._workers: list[_Process] = []
-        self._tasks: dict[Any, _Process] = {}  # by the references of their results
+        # By the references of their results, which do not come in the order of the blocks; None: a start.
+        self._tasks: dict[Any, tuple[_Process, _Block | None]] = {}
         self._starts = 0  # that have failed since one did not
         self._since = time.monotonic()
         try:
@@ -296,7 +297,7 @@ class ClusterRun:
     def _start(self) -> None:
         worker = _Process(self._actor.remote(*self._arguments))
         self._workers.append(worker)
-        self._tasks[worker.actor.start.remote()] = worker
+        self._tasks[worker.actor.start.remote()] = worker, None
 
     def _ready(self) -> list[_Process]:
         return [worker for worker in self._workers if worker.name]
@@ -310,7 +311,7 @@ class ClusterRun:
             block = self._returned.popleft() if self._returned else self._next()
             if block.requests:
                 worker.blocks.append(block)
-                self._tasks[worker.actor.decode.remote(block.requests, self._batching)] = worker
+                self._tasks[worker.actor.decode.remote(block.requests, self._batching)] = worker, block
 
     def _next(self) -> _Block:
         share = math.ceil(len(self._waiting) / (IN_FLIGHT * self.count))
@@ -320,9 +321,9 @@ class ClusterRun:
 
     def _take(self, reference: Any) -> Iterator[tuple[LineRequest, Outcome]]:
         """Takes the result of a task."""
-        worker = self._tasks.pop(reference, None)
-        if worker is None:  # one of a worker that died in this step
+        if reference not in self._tasks:  # of a worker that died in this step
             return
+        worker, block = self._tasks.pop(reference)
         exceptions = self._ray.exceptions
         try:
             result = self._ray.get(reference)
@@ -331,10 +332,10 @@ class ClusterRun:
         except exceptions.RayError as error:
             self._lose(worker, error)
             return
-        if not worker.name:
+        if block is None:
             self._greet(worker, *result)
             return
-        block = worker.blocks.popleft()
+        worker.blocks.remove(block)
         if isinstance(result, NartkError):
             raise result
         for i in result.absent:
@@ -369,7 +370,7 @@ class ClusterRun:
     def _lose(self, worker: _Process, error: Exception) -> None:
         """Starts a worker in place of one that died; its blocks are the next ones to be decoded."""
         self._workers.remove(worker)
-        self._tasks = {reference: each for reference, each in self._tasks.items() if each is not worker}
+        self._tasks = {key: each for key, each in self._tasks.items() if each[0] is not worker}
         self._ray.kill(worker.actor)  # where its result was lost, and not the process
         cause = " ".join(str(error).split())[:600].rstrip(".")
         if worker.name:

@@ -90,7 +90,7 @@ def times(engine: Found, over: str = "over_greedy") -> str:
 
 
 def condition(path: Path) -> str:
-    """What was measured, of a file such as light.512.32000-words.batch-8.json."""
+    """Title of what a file holds, such as light.512.32000-words.batch-8.json."""
     _, size, *others = path.stem.split(".")
     return ", ".join([f"d_model {size}", *(each.replace("-", " ") for each in others)])
 
