@@ -45,11 +45,15 @@ PUBLISHED = "reads weights that a package has; scripts/test --published runs it"
 HUB = "downloads from the Hugging Face Hub"
 SLOW = "takes most of a minute; the slow tests run it"
 TRAINED = "continues two checkpoints of long trainings"
+TORCHRUN = "needs data and two machines; tests/test_fairseq_train.py trains so in small"
+CLUSTER = "needs Ray, or several machines; tests/test_cluster.py decodes with the workers of a cluster"
 
 NOT_RUN: dict[tuple[str, str], str] = {
+    ("docs/cluster.md", r"(ray|nartk-decode) .*"): CLUSTER,
     (".*", r"(python\S* -m venv .*)?pip (install|download) .*"): INSTALLS,
-    (".*", r"scripts/(test|demo|check|docs)"): SUITE,
+    (".*", r"scripts/(test|demo|check|docs|publish-check)"): SUITE,
     ("CONTRIBUTING.md", "git clone .*"): INSTALLS,
+    ("docs/training.md", "torchrun .*"): TORCHRUN,
     ("docs/training.md", "mkdir walk .*"): WALK,
     ("docs/training.md", r"nartk-(train bin |convert light/|decode model ).*"): WALK,
     ("docs/training.md", "nartk-train DATA --task nartk_(tts|s2s) .*"): TRAINED,
@@ -167,9 +171,16 @@ BEFORE = {"docs/speech.md": "import nartk\noutput = nartk.load('s2s-digits').dec
 # Examples of modules, which tests/test_contributing.py runs.
 MODULES = "CONTRIBUTING.md"
 LANGUAGES = {"console", "bash", "python", "{toctree}", "{eval-rst}", ""}
-# Flags of sacrebleu, jiwer and fairseq.
-OF_OTHERS = {"--chrf-word-order", "--paired-ar", "--paired-ar-n", "--restore-file", "--sentence-level"}
-OTHERS = {"cd", "echo", "git", "mkdir", "unzip"}
+# Flags of sacrebleu, jiwer, fairseq and docker.
+OF_OTHERS = {
+    "--chrf-word-order",
+    "--paired-ar",
+    "--paired-ar-n",
+    "--restore-file",
+    "--sentence-level",
+    "--volume",
+}
+OTHERS = {"cd", "echo", "git", "mkdir", "ray", "torchrun", "unzip"}
 
 ALL = [each for page in PAGES if page.is_file() for block in blocks(page) for each in commands(block)]
 
