@@ -26,7 +26,6 @@ from support.sounds import noise, wav
 import nartk
 from nartk.cli.serve import main
 from nartk.errors import NartkError
-from nartk.protocols.passes import Pass, Scores, Want
 from nartk.server.edits import edits_between
 from nartk.serving.model import Model
 from nartk.tracing import speech
@@ -35,7 +34,7 @@ from nartk.tracing.speech import align, for_page
 for needed in ("httpx", "uvicorn", "fastapi", "prometheus_client"):
     pytest.importorskip(needed)
 
-from support.serving import applied, serving, serving_command, settled  # noqa: E402
+from support.serving import SlowPasses, applied, serving, serving_command, settled  # noqa: E402
 
 from nartk.server.service import Limits, Service  # noqa: E402
 
@@ -109,21 +108,6 @@ def test_requests_of_many_clients_share_batches_and_change_nothing(client: Any, 
     with ThreadPoolExecutor(16) as pool:
         found = [*pool.map(ask, asked)]
     assert found == [[each.text for each in corrector.decode(*case)] for case in asked]
-
-
-class SlowPasses:
-    """A scorer that takes its time for each pass, so that outputs are seen while they grow."""
-
-    def __init__(self, scorer: Any) -> None:
-        self.scorer = scorer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.scorer, name)
-
-    def run(self, work: Pass, want: Want) -> Scores:
-        time.sleep(0.1)
-        found: Scores = self.scorer.run(work, want)
-        return found
 
 
 def test_an_output_comes_as_it_grows(corrector: Model) -> None:

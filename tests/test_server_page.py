@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -27,13 +26,12 @@ from support.speech_models import save_random_speech
 from support.spoken_numbers import spoken_numbers, spoken_places
 
 import nartk
-from nartk.protocols.passes import Pass, Scores, Want
 from nartk.serving.model import Model
 
 for needed in ("httpx", "uvicorn", "fastapi", "prometheus_client", "soundfile"):
     pytest.importorskip(needed)
 
-from support.serving import serving  # noqa: E402
+from support.serving import SlowPasses, serving  # noqa: E402
 
 from nartk.server import page  # noqa: E402
 from nartk.server.service import Limits, Service  # noqa: E402
@@ -209,23 +207,8 @@ def test_text_is_typed_and_decoded_beside_greedy_search(
     require_sound(browser)
 
 
-class SlowPasses:
-    """A scorer that takes its time for each pass."""
-
-    def __init__(self, scorer: Any) -> None:
-        self.scorer = scorer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.scorer, name)
-
-    def run(self, work: Pass, want: Want) -> Scores:
-        time.sleep(0.15)
-        found: Scores = self.scorer.run(work, want)
-        return found
-
-
 def test_tokens_are_seen_as_they_come_and_again_pass_by_pass(browser: Browser, corrector: Model) -> None:
-    slow = replace(corrector, passes=SlowPasses(corrector.passes))
+    slow = replace(corrector, passes=SlowPasses(corrector.passes, 0.15))
     with serving(Service({"gec-en": slow})) as client:
         browser.emulate(prefers_reduced_motion="no-preference")
         show(browser, f"{client.base_url}/", strategy="iad")

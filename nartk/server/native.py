@@ -8,7 +8,7 @@ import binascii
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -17,10 +17,9 @@ from pydantic import BaseModel, Field
 
 from nartk.errors import NartkError
 from nartk.protocols.hypothesis import Hypothesis, Result
-from nartk.protocols.sources import SourceLike
 from nartk.registry import options_of, strategies, strategy_class
 from nartk.server.edits import edits_between, in_utf16
-from nartk.server.service import RefusedError, Served, Service, outcome
+from nartk.server.service import RefusedError, Served, Service, Submitted, outcome
 from nartk.serving.session import Ticket
 from nartk.tracing import describe_graph, finite, provenance
 from nartk.tracing.speech import align, for_page, require_short
@@ -62,14 +61,15 @@ async def decode(asked: DecodeRequest, request: Request) -> Response:
     sources = await asyncio.to_thread(_sounds, service, asked.sounds) if asked.sounds else asked.lines
     if asked.prefixes and len(asked.prefixes) != len(sources):
         raise RefusedError(400, f"{len(asked.prefixes)} prefixes for {len(sources)} lines")
+    given = service.submitted(
+        served, sources, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
+    )
     if asked.stream:
-        events = _events(service, served, asked, sources)
+        events = _events(service, served, asked, given)
         first = await anext(events)  # refused before the answer begins
         return StreamingResponse(_behind(first, events), media_type="text/event-stream")
     begun = time.perf_counter()
-    tickets = await service.ended(
-        served, sources, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
-    )
+    tickets = await service.ended(given)
     seconds = time.perf_counter() - begun
     outputs = [await output_fields(served, each, asked) for each in tickets]
     return JSONResponse({"model": served.name, "seconds": seconds, "outputs": outputs})
@@ -180,12 +180,9 @@ async def _behind(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 async def _events(
-    service: Service, served: Served, asked: DecodeRequest, sources: Sequence[SourceLike]
+    service: Service, served: Served, asked: DecodeRequest, given: AbstractAsyncContextManager[Submitted]
 ) -> AsyncIterator[str]:
     """Events of outputs as they grow, the first of which says which model decodes."""
-    given = service.submitted(
-        served, sources, asked.strategy, asked.options, prefixes=asked.prefixes, trace=asked.trace
-    )
     # Not by `asyncio.timeout`, which ends the task that it begins in: an answer is sent by another one.
     until = time.monotonic() + service.limits.seconds
     async with given as submitted:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -279,34 +279,20 @@ class Service:
         lines: Sequence[SourceLike],
         strategy: str | None = None,
         options: Mapping[str, Any] | None = None,
-        *,
-        prefixes: Sequence[str] = (),
-        trace: bool = False,
     ) -> list[Hypothesis | NartkError]:
         """The output of each line, or why it has none.
 
         Raises:
-            RefusedError, NartkError: Same as in `submitted`, or it takes too long.
+            RefusedError, NartkError: Same as in `ended`.
         """
-        tickets = await self.ended(served, lines, strategy, options, prefixes=prefixes, trace=trace)
-        return [outcome(ticket) for ticket in tickets]
+        return [outcome(each) for each in await self.ended(self.submitted(served, lines, strategy, options))]
 
-    async def ended(
-        self,
-        served: Served,
-        lines: Sequence[SourceLike],
-        strategy: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        *,
-        prefixes: Sequence[str] = (),
-        trace: bool = False,
-    ) -> list[Ticket]:
-        """Tickets of lines, all of which have ended.
+    async def ended(self, given: AbstractAsyncContextManager[Submitted]) -> list[Ticket]:
+        """Tickets of lines that are `submitted`, all of which have ended.
 
         Raises:
-            RefusedError, NartkError: Same as in `decode`.
+            RefusedError, NartkError: Same as in `submitted`, or it takes too long.
         """
-        given = self.submitted(served, lines, strategy, options, prefixes=prefixes, trace=trace)
         try:
             async with asyncio.timeout(self.limits.seconds), given as submitted:
                 await submitted.all_ended()

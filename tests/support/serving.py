@@ -14,11 +14,27 @@ from typing import Any
 import httpx
 import uvicorn
 
+from nartk.protocols.passes import Pass, Scores, Want
 from nartk.server.app import make_app
 from nartk.server.running import Server
 from nartk.server.service import Service
 
 STARTS_WITHIN = 60  # s
+
+
+class SlowPasses:
+    """A scorer that takes so many seconds more for each pass, so that outputs are seen while they grow."""
+
+    def __init__(self, scorer: Any, seconds: float = 0.1) -> None:
+        self.scorer, self.seconds = scorer, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scorer, name)
+
+    def run(self, work: Pass, want: Want) -> Scores:
+        time.sleep(self.seconds)
+        found: Scores = self.scorer.run(work, want)
+        return found
 
 
 @contextmanager
