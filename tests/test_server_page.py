@@ -486,13 +486,13 @@ def test_the_address_keeps_model_and_strategy(browser: Browser, address: str) ->
     choose(browser, "#model", "asr-digits")
     choose(browser, "#strategy", "ctc-beam")
     chosen = "['model', 'strategy'].map(name => document.getElementById(name).value)"
-    browser.call("Page.reload")
-    browser.loaded()
+    browser.leave("Page.reload")
     browser.until("document.querySelectorAll('#strategy option').length > 0")
     assert browser.get(chosen) == ["asr-digits", "ctc-beam"]
-    browser.call("Page.navigate", url="about:blank")
-    browser.loaded()
-    browser.get("history.back()")
+    browser.leave("Page.navigate", url="about:blank")
+    history = browser.call("Page.getNavigationHistory")
+    before = history["entries"][history["currentIndex"] - 1]["id"]
+    browser.leave("Page.navigateToHistoryEntry", entryId=before)
     browser.until("document.querySelectorAll('#strategy option').length > 0")
     assert browser.get(chosen) == ["asr-digits", "ctc-beam"]
     require_sound(browser)

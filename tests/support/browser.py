@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ KEYS = {
     "ArrowDown": (40, ""),
 }
 CTRL, SHIFT = 2, 8  # modifiers
+
+
+class NavigatedError(Exception):
+    """The page was left while it was asked for something."""
 
 
 class Browser:
@@ -73,6 +78,8 @@ class Browser:
         while True:
             answer = self._message()
             if answer.get("id") == self.count:
+                if "navigated or closed" in str(answer.get("error")):
+                    raise NavigatedError(method)
                 assert "error" not in answer, (method, answer["error"])
                 return dict(answer["result"])
             self.events.append(answer)
@@ -111,11 +118,21 @@ class Browser:
         return found["result"].get("value")
 
     def until(self, expression: str) -> None:
-        """Waits until an expression is true."""
+        """Waits until an expression is true, on the page that follows if this one is left meanwhile."""
         ends = time.monotonic() + PATIENCE
-        while not self.get(expression):
+        while True:
+            with suppress(NavigatedError):
+                if self.get(expression):
+                    return
             assert time.monotonic() < ends, expression
             time.sleep(0.02)
+
+    def leave(self, method: str, **params: Any) -> None:
+        """Calls what leaves the page, and waits for the next one."""
+        own = self.count  # a page that comes back from the cache has another number
+        self.get(f"window.left = {own}")
+        self.call(method, **params)
+        self.until(f"window.left !== {own} && document.readyState === 'complete'")
 
     def press(self, key: str, modifiers: int = 0) -> None:
         code, text = KEYS[key]
