@@ -31,7 +31,12 @@ ENGINE_VARIABLES = ("NARTK_ENGINE_FLAGS", "NARTK_NO_ENGINE", "NARTK_REQUIRE_ENGI
 TINY_ENGINE = """
 #include <pybind11/pybind11.h>
 #include "answer.h"
-PYBIND11_MODULE(_native, m) { m.def("answer", [] { return ANSWER; }); }
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+PYBIND11_MODULE(_native, m) {
+    m.def("answer", [] { return ANSWER; });
+    m.attr("sources") = TEXT(NARTK_SOURCES);
+}
 """
 
 
