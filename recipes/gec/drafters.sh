@@ -9,7 +9,7 @@
 # runs the stages it names, finished or not, and no others. Training goes on where it was broken off.
 #   --model      the model that is to be faster, with a sentencepiece vocabulary (default gec-en)
 #   --sentences  to learn from, at least: an even sample of data/corpora (default 30000)
-#   --updates    of each drafter (default 2000: 24, 12 and 12 minutes on one core)
+#   --updates    of each drafter (default 2000: 24 and 12 minutes on one core, the light one not timed)
 #   --source     sentences to verify and to measure with, such as JFLEG's dev.src (default: 500 noised ones)
 # Needs the extras train and score (README.md, "Install").
 set -euo pipefail
