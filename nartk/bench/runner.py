@@ -213,7 +213,7 @@ def environment(device: str) -> JsonObject:
         "python": platform.python_version(),
         "versions": {
             "nartk": nartk.__version__,
-            **{name: _version(name) for name in ("torch", "transformers", "ctranslate2", "fairseq")},
+            **{name: version_of(name) for name in ("torch", "transformers", "ctranslate2", "fairseq")},
         },
     }
 
@@ -228,7 +228,8 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Version of a package that is installed; None: it is not."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -26,7 +26,6 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ import numpy as np
 import nartk
 from nartk.adapters.ctranslate2 import TYPES, write_folder
 from nartk.bench.report import heading, markdown, publish, ratio, recipe_parser, times
-from nartk.bench.runner import environment
+from nartk.bench.runner import environment, version_of
 from nartk.bench.turns import EngineError, in_turns
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import model_folder
@@ -235,14 +234,6 @@ def measure(model: str, lines: list[str], dtype: str, clients: int, size: int, r
     ]
 
 
-def installed(package: str) -> str | None:
-    """Its version; None: it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _of_nartk(found: Any) -> str:
     return found["outputs"][0]["text"]
 
@@ -297,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="lines at a time (default: 32)")
     options = parser.parse_args(argv)
     around = environment("cpu")
-    around["versions"] |= {name: installed(name) for name in ("fastapi", "uvicorn", "httptools", "uvloop")}
+    around["versions"] |= {name: version_of(name) for name in ("fastapi", "uvicorn", "httptools", "uvloop")}
     lines = options.input.read_text(encoding="utf-8").splitlines()[: options.limit]
     settings = (options.clients, options.batch_size, options.rounds)
     found = {
