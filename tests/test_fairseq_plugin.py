@@ -9,10 +9,13 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support import fairseq_host
@@ -315,3 +318,68 @@ def test_what_fairseq_refuses_is_one_line(
         assert main(flags) == 2
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith(f"nartk: {message}"), last
+
+
+def muon_of(weights: Sequence[torch.nn.Parameter], **settings: Any) -> Any:
+    from fairseq.optim import OPTIMIZER_REGISTRY
+
+    cfg = Namespace(
+        lr=[1e-2],
+        adam_betas="(0.9, 0.98)",
+        adam_eps=1e-8,
+        weight_decay=0.0,
+        muon_momentum=0.0,
+        fp16_adam_stats=False,
+    )
+    return OPTIMIZER_REGISTRY["nartk_muon"](Namespace(**{**vars(cfg), **settings}), weights)
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24), (32, 32)])
+def test_muon_moves_a_matrix_by_its_gradients_directions(shape: tuple[int, int]) -> None:
+    """The oracle is numpy's singular value decomposition: the step is U S V^T of the gradient with its U and
+    V, and with singular values near 1 whatever the gradient's are."""
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(shape))
+    before = weight.detach().clone()
+    weight.grad = torch.randn(shape) * 1e-3
+    muon_of([weight]).step()
+    step = (before - weight.detach()).numpy() / (1e-2 * 0.2 * max(shape) ** 0.5)
+    u, values, v = np.linalg.svd(weight.grad.numpy(), full_matrices=False)
+    in_its_axes = u.T @ step @ v.T
+    assert np.diag(in_its_axes)[values > 0.1 * values.max()].min() > 0.4
+    assert np.diag(in_its_axes).max() < 1.4
+    assert np.abs(in_its_axes - np.diag(np.diag(in_its_axes))).max() < 0.05
+
+
+def test_muon_leaves_tables_and_vectors_to_adamw() -> None:
+    model = build("--dropout", "0")
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    optimizer = muon_of([*model.parameters()])
+    matrices, others = ([names[id(each)] for each in group["params"]] for group in optimizer.param_groups)
+    assert len(matrices) == 2 * 4 + 2 * 7  # of two layers each: qkv, out, up, down; q, kv and out more
+    assert sorted(matrices + others) == sorted(names.values())
+    assert {name for name in others if model.get_parameter(name).ndim == 2} == {
+        name for name in names.values() if "words" in name or "positions" in name or "output" in name
+    } - {name for name in names.values() if name.endswith("bias")}
+
+
+def test_muon_goes_on_from_a_checkpoint_as_if_it_had_not_ended() -> None:
+    def step(optimizer: Any, weights: Sequence[torch.nn.Parameter]) -> None:
+        for weight in weights:
+            weight.grad = (
+                torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) + weight.detach()
+            )
+        optimizer.step()
+
+    torch.manual_seed(0)
+    weights = [torch.nn.Parameter(torch.randn(6, 4)), torch.nn.Parameter(torch.randn(5))]
+    optimizer = muon_of(weights, muon_momentum=0.9)
+    step(optimizer, weights)
+    copies = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
+    other = muon_of(copies, muon_momentum=0.9)
+    other.load_state_dict(deepcopy(optimizer.state_dict()), {"lr": 1e-2})
+    for _ in range(2):
+        step(optimizer, weights)
+        step(other, copies)
+    for ours, theirs in zip(weights, copies, strict=True):
+        assert torch.equal(ours, theirs)

@@ -28,6 +28,7 @@ from nartk.errors import CheckpointError, VocabMismatchError
 from nartk.models.losses import Training
 from nartk.models.transformer import Transformer
 from nartk.serving.scorers import load_network
+from nartk.tasks.muon import mark_tables
 from nartk.vocab import Vocab
 
 # Known from the dictionaries, so they are no options.
@@ -65,6 +66,7 @@ class CoreModel(BaseFairseqModel):
     def __init__(self, config: Config, source: Any, target: Any, autocast: str = "none") -> None:
         super().__init__()
         self.core = self.architecture.network(config)
+        mark_tables(self.core, config.tgt_vocab)
         self.autocast_dtype = AUTOCAST.get(autocast)
 
     def draft_training(
