@@ -28,6 +28,7 @@ from nartk.cli.serve import main
 from nartk.errors import NartkError
 from nartk.server.edits import edits_between
 from nartk.serving.model import Model
+from nartk.serving.strategies import fitting
 from nartk.tracing import speech
 from nartk.tracing.speech import align, for_page
 
@@ -258,6 +259,28 @@ def test_the_strategies_of_a_model_are_those_that_decode_with_it(
         assert found[name]["strategies"] == fitting
     assert [found["gec-en"][key] for key in ("strategy", "reference")] == ["greedy", "greedy"]
     assert [found["asr-digits"][key] for key in ("strategy", "reference")] == ["ctc-greedy", "ctc-greedy"]
+
+
+def test_the_strategies_of_a_model_are_found_once_and_not_at_the_start(
+    corrector: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def slow(model: Model) -> list[str]:
+        calls.append(model)
+        time.sleep(0.1)
+        return fitting(model)
+
+    monkeypatch.setattr("nartk.server.service.fitting", slow)
+    service = Service({"gec-en": corrector})
+    try:
+        assert not calls
+        with ThreadPoolExecutor(8) as pool:
+            found = [*pool.map(lambda _: service.models["gec-en"].strategies, range(8))]
+        assert calls == [corrector]
+        assert found == [fitting(corrector)] * 8
+    finally:
+        service.close()
 
 
 def test_options_are_listed_with_their_bounds(client: Any) -> None:

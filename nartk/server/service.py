@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nartk.errors import NartkError, UnknownStrategyError, UsageError
@@ -76,7 +77,6 @@ class Served:
         languages: Codes of the languages that it translates from and to, or of the one that it corrects;
             empty: its name tells none.
         waiting: Lines that have come and not ended.
-        strategies: Names of strategies that decode with it.
     """
 
     name: str
@@ -85,10 +85,17 @@ class Served:
     languages: tuple[str, ...]
     waiting: int = field(default=0)
     created: int = field(default_factory=lambda: int(time.time()))
-    strategies: Sequence[str] = field(init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
-    def __post_init__(self) -> None:
-        self.strategies = fitting(self.model)
+    @property
+    def strategies(self) -> Sequence[str]:
+        """Names of strategies that decode with it. They are found once, when a request first needs them."""
+        with self._lock:
+            return self._fitting
+
+    @cached_property
+    def _fitting(self) -> Sequence[str]:
+        return fitting(self.model)
 
     @property
     def corrects(self) -> bool:
