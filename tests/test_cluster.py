@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -119,6 +120,8 @@ def test_recordings(
     found = capsys.readouterr().err
     assert sorted(found.splitlines()[:-1]) == sorted(told.splitlines()[:-1])
     assert "real-time factor" in found
+    seconds = sum(16000 + 3000 * i for i in range(6)) / 16000
+    assert json.loads(Path("stats").read_text())["sound_seconds"] == seconds
 
 
 # Workers and drivers that die

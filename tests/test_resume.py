@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,20 @@ def traced(path: Path) -> list[Any]:
     return [[line["line"], line["id"], line.get("output_text"), line.get("error")] for line in lines]
 
 
+def counted(stats: Path) -> dict[str, Any]:
+    """Figures of a report that depend neither on the machine nor on when a run was killed."""
+    names = ("lines", "failed", "sentences", "tokens", "passes", "drafted", "accepted", "guard", "signature")
+    report = json.loads(stats.read_text())
+    return {name: report[name] for name in (*names, "sound_seconds") if name in report}
+
+
+def seconds_in(journal: bytes) -> list[float]:
+    """Time that each line took, by its record."""
+    ends = ends_of(journal)
+    records = [json.loads(journal[begin + HEAD : end]) for begin, end in pairwise(ends)]
+    return [record["stats"]["seconds"] for record in records]
+
+
 def ends_of(journal: bytes) -> list[int]:
     """Where each record ends, the header's first."""
     ends = [0]
@@ -122,11 +137,11 @@ def test_cut_at_every_byte_of_the_last_records(
     admitted: list[object] = []
     admit = LineRun.admit
 
-    def counted(run: LineRun, line: Any) -> None:
+    def counting(run: LineRun, line: Any) -> None:
         admitted.append(line)
         admit(run, line)
 
-    monkeypatch.setattr(LineRun, "admit", counted)
+    monkeypatch.setattr(LineRun, "admit", counting)
     step = 1 if form == "text" else 61
     for cut in (*range(0, ends[-4], 211), *range(ends[-4], len(journal) + 1, step), len(journal)):
         kept.write_bytes(journal[:cut])
@@ -280,7 +295,7 @@ def other_drafts(args: list[Any], tmp_path: Path) -> None:
         (["--truncate"], "truncate False, now it is True"),
         (["--dtype", "bf16"], "dtype 'fp32', now it is 'bf16'"),
         (["--trace", os.devnull], "trace False, now it is True"),
-        ("version", "version 1, now it is 2. Fix: finish with the version of nartk that began it"),
+        ("version", "version 2, now it is 3. Fix: finish with the version of nartk that began it"),
     ],
 )
 def test_what_changes_outputs_is_refused(
@@ -299,7 +314,7 @@ def test_what_changes_outputs_is_refused(
     path.write_bytes(journal)
     out.unlink()
     if change == "version":
-        monkeypatch.setattr(_journal, "VERSION", 2)
+        monkeypatch.setattr(_journal, "VERSION", 3)
     elif isinstance(change, list):
         args += change
     else:
@@ -333,6 +348,37 @@ def test_what_changes_no_output_is_not_refused(
     assert "in.txt:3: byte 5 of the line" in err  # its error again, which the first run printed
     report = json.loads(stats.read_text())
     assert (report["lines"], report["failed"], report["from_journal"]) == (12, 1, 5)
+
+
+@pytest.mark.parametrize("flags", [["--strategy", "greedy"], ["--strategy", "iad", "--no-adaptive"]])
+def test_statistics_are_of_all_lines(
+    flags: list[str],
+    model: str,
+    source: Path,
+    tmp_path: Path,
+    loaded: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of every number of lines that a first run has left, also where a second one left some more."""
+    out, stats, path = tmp_path / "out", tmp_path / "stats", tmp_path / "out.journal"
+    args = [model, source, *flags, "--batch-size", "1", "--output", out, "--stats", stats]
+    run(*args)
+    wanted = counted(stats)
+    assert (wanted["lines"], wanted["failed"], wanted["sentences"]) == (12, 1, 10)  # one more is blank
+    assert wanted["tokens"] > 0
+    journal = kept_journal(monkeypatch, *args)
+    assert counted(stats) == wanted
+    ends = ends_of(journal)
+    for count, end in enumerate(ends):
+        path.write_bytes(journal[:end])
+        again = kept_journal(monkeypatch, *args)
+        path.write_bytes(again[: ends_of(again)[(count + 12) // 2]])
+        run(*args, "--resume")
+        assert counted(stats) == wanted
+        report = json.loads(stats.read_text())
+        assert report["from_journal"] == (count + 12) // 2
+        assert report["seconds"] >= sum(seconds_in(journal)[:count])
+        assert report["latency_ms"]["p99"] > 0
 
 
 @pytest.mark.parametrize(
@@ -485,13 +531,14 @@ def test_recordings(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out, path = tmp_path / "out", tmp_path / "out.journal"
+    out, stats, path = tmp_path / "out", tmp_path / "stats", tmp_path / "out.journal"
     sounds = sorted(recordings.glob("?.wav"))
     files = ["--manifest", recordings / "list.txt"] if listed else sounds
     code = 3 if listed else 0
-    args = [recordings / "model", *files, "--no-vad", "--output-format", form]
+    args = [recordings / "model", *files, "--no-vad", "--output-format", form, "--stats", stats]
     run(*args, "--output", tmp_path / "plain", code=code)
-    wanted = (tmp_path / "plain").read_bytes()
+    wanted, figures = (tmp_path / "plain").read_bytes(), counted(stats)
+    assert figures["sound_seconds"] == sum(16000 + 3000 * i for i in range(5)) / 16000
     assert wanted.strip()
     args += ["--output", out]
     journal = kept_journal(monkeypatch, *args, code=code)
@@ -500,6 +547,7 @@ def test_recordings(
         path.write_bytes(journal[: end + 5])
         run(*args, "--resume", code=code)
         assert out.read_bytes() == wanted
+        assert counted(stats) == figures
     first = sounds[0].read_bytes()
     try:
         sounds[0].write_bytes(wav(np.zeros(16000, np.float32)))

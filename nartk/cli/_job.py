@@ -60,9 +60,9 @@ class Job:
         self.reads_text = model.reads_text
         self.reads_drafts = reads_drafts(strategy)
         self.lines = self.failed = 0
-        self.warmed = 0.0  # seconds of sound
         self._read: deque[Record] = deque()  # whose outcome is not written yet
         self._waited = 0.0  # seconds, for records
+        self._begun = self._kept = 0.0  # by the clock; seconds since then that the journal has
         self.signature = model.signature(strategy)
         self.windows: list[DecodeStats] = []
         self.speech: SpeechWriter | None = None  # takes the best output of each line
@@ -81,7 +81,6 @@ class Job:
         targets = WARM_UP[: len(lines)] if self.scores else None
         with self._untold():
             deque(self.model.stream(lines, self.strategy, targets=targets, truncate=True), maxlen=0)
-        self.warmed = self._sound_read()
         return records
 
     @contextmanager
@@ -97,10 +96,6 @@ class Job:
         finally:
             sound.tell = tell
 
-    def _sound_read(self) -> float:
-        """Seconds of sound that have been read since warming up; 0 of text."""
-        return 0.0 if self.model.sound is None else self.model.sound.seconds - self.warmed
-
     def decode(self, records: Iterator[Record], done: Callable[[int], None]) -> None:
         """Decodes all records; tells `done` how many of them are written that no journal held."""
         size = 1 if self.args.stream else WINDOW if self.reads_text else WINDOW_OF_FEATURES
@@ -110,7 +105,8 @@ class Job:
             from nartk.cli._journal import AHEAD
 
             size, self.lines = min(size, AHEAD), self.journal.count
-            self.failed = self.journal.skip(records, self.transcripts)
+            self.failed, before = self.journal.skip(records, self.transcripts)
+            self.windows.append(before)
         first = self.lines
         from nartk.serving.line_runs import LineRun
         from nartk.serving.outcomes import summarize
@@ -121,7 +117,7 @@ class Job:
         else:
             run = LineRun(self.model, self.strategy, Batching(self.args.batch_size, self.args.max_tokens))
         finished: list[Result] = []
-        start = time.perf_counter()
+        self._begun = time.perf_counter()
         for _, found in run_in_order(run, self._requests(records, first), ahead=size):
             record = self._read.popleft()
             outcome = found if record.error is None else record.error
@@ -132,7 +128,11 @@ class Job:
             if len(finished) == WINDOW:
                 self.windows.append(summarize(finished, 0.0))
                 finished.clear()
-        self.windows.append(summarize(finished, time.perf_counter() - start - self._waited))
+        self.windows.append(summarize(finished, self._spent()))
+
+    def _spent(self) -> float:
+        """Seconds since decoding began, without those in which records were waited for."""
+        return time.perf_counter() - self._begun - self._waited
 
     def _requests(self, records: Iterator[Record], first: int) -> Iterator[LineRequest]:
         """Requests of records, which are read as places become free; time to read one is not counted.
@@ -165,6 +165,7 @@ class Job:
 
     def _write(self, record: Record, outcome: Result | NartkError) -> None:
         self.lines += 1
+        results = [outcome] if isinstance(outcome, Result) else []
         name = {"id": self.lines if record.id is None else record.id}
         hypotheses: Sequence[Hypothesis] = ()
         block = ""
@@ -199,7 +200,11 @@ class Job:
             traced = failure if isinstance(outcome, NartkError) else self._describe_trace(record, outcome)
             self.write_trace(_to_json(head(self.lines, name["id"], self.signature) | traced))
         if self.journal is not None:
-            self.journal.add(record, str(outcome) if isinstance(outcome, NartkError) else None)
+            from nartk.serving.outcomes import summarize
+
+            begun, self._kept = self._kept, self._spent()
+            error = str(outcome) if isinstance(outcome, NartkError) else None
+            self.journal.add(record, error, summarize(results, self._kept - begun))
 
     def _speak(self, speech: SpeechWriter, record: Record, best: Hypothesis) -> None:
         """Has the sound of an output written; that time is the vocoder's and is not counted here."""
@@ -281,7 +286,7 @@ class Job:
     def report(self) -> JsonObject:
         """The report of `--stats`, without loading and warm-up; blank and failed lines are no sentences."""
         stats, args = self.stats(), self.args
-        sound = self._sound_read()
+        sound = stats.sound_seconds
         timed = {"sound_seconds": sound, "real_time_factor": stats.seconds / sound} if sound else {}
         return {
             "seconds": stats.seconds,
@@ -325,7 +330,7 @@ class Job:
         failed = f", {number_of(self.failed, 'line')} failed" if self.failed else ""
         guarded = [f"{count} {what}" for what, count in self._guarded().items() if count]
         guard = f", guard: {', '.join(guarded)}" if guarded else ""
-        sound = self._sound_read()
+        sound = stats.sound_seconds
         factor = f", real-time factor {stats.seconds / sound:.4f}" if sound else ""
         if self.speech is not None:
             factor += f", {number_of(self.speech.files, 'sound file')} of {self.speech.sound_seconds:.1f} s"

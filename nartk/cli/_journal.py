@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from nartk.data.readers import SOUND
 from nartk.errors import CheckpointError, ResumeMismatchError, UsageError, number_of
 from nartk.files import STDIN, JsonObject, claimed, require_storable, sha256
 from nartk.journal import Journal
+from nartk.protocols.hypothesis import WINDOW, DecodeStats
 from nartk.serving.transcripts import FORMATS, OF_SEVERAL
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from nartk.decoders.strategy import Decoding
     from nartk.serving.model import Model
 
-VERSION = 1  # of the records
+VERSION = 2  # of the records
 SUFFIX = ".journal"
 AHEAD = 256  # lines, or recordings, that are decoded again, at most, after a run was killed
 # Flags that change no output, or whose values the header has in another form.
@@ -113,16 +115,19 @@ class LineJournal:
         if self.count:
             tell(self.args, f"goes on after {number_of(self.count, 'line')}, read from {self.path}")
 
-    def skip(self, records: Iterator[Record], transcripts: Transcripts | None) -> int:
-        """Skips the records that the journal holds, and prints their errors again; returns how many failed.
+    def skip(self, records: Iterator[Record], transcripts: Transcripts | None) -> tuple[int, DecodeStats]:
+        """Skips the records that the journal holds, and prints their errors again.
 
         Args:
             transcripts: Writer of a file of each recording, if there is one; a file that is gone is written.
 
+        Returns:
+            Number of lines that failed, and the statistics of the others.
+
         Raises:
             ResumeMismatchError: A recording is not the one that was decoded.
         """
-        failed = 0
+        failed, stats = 0, [DecodeStats()]
         for index, kept in enumerate(self._kept()):
             record = next(records, None)
             if record is None or kept["line"] != index or kept["sound"] != self._sound_of(record):
@@ -137,7 +142,10 @@ class LineJournal:
                 print(f"nartk: {kept['error']}", file=sys.stderr)
             elif transcripts is not None and self._in_folder:
                 transcripts.restore(record, kept["lines"][0])
-        return failed
+            stats.append(DecodeStats(**kept["stats"]))
+            if len(stats) == WINDOW:
+                stats = [DecodeStats.total(stats)]
+        return failed, DecodeStats.total(stats)
 
     def write(self, line: str) -> None:
         """Takes a line of the output, part of what is written of an input line."""
@@ -147,14 +155,20 @@ class LineJournal:
         """Takes a line of the trace, as `write`."""
         self._traces.append(line)
 
-    def add(self, record: Record, error: str | None) -> None:
-        """Ends an input line: all that was written of it becomes a record; raises OutputError."""
+    def add(self, record: Record, error: str | None, stats: DecodeStats) -> None:
+        """Ends an input line: all that was written of it becomes a record; raises OutputError.
+
+        Args:
+            error: Error of the line, as it is printed; None: there is none.
+            stats: Statistics of the line, with the seconds since the one before it.
+        """
         kept = {
             "line": self._journal.count,
             "lines": self._lines,
             "trace": self._traces,
             "error": error,
             "sound": self._sound_of(record),
+            "stats": {name: value for name, value in asdict(stats).items() if value},
         }
         now = time.monotonic()
         is_due = now - self._synced >= _SYNC

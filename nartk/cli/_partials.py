@@ -17,6 +17,7 @@ from nartk.cli._output import tell
 from nartk.errors import InputFileError, InputFormatError, NartkError, UsageError, number_of
 from nartk.files import STDIN, JsonObject
 from nartk.protocols.hypothesis import DecodeStats, Hypothesis, Result
+from nartk.serving.outcomes import summarize
 from nartk.serving.streaming import Partial, StreamStats, buffers_of, stream
 
 if TYPE_CHECKING:
@@ -95,14 +96,14 @@ class PartialsJob(Job):
         tokens = (*last.tokens, vocab.eos)
         best = Hypothesis(tokens, output=last.output, pieces=tuple(vocab.to_words(tokens)))
         self.took.add(took)
-        self.windows.append(DecodeStats(seconds, 1, len(tokens), passes=took.partials, latencies=(seconds,)))
-        return Result(self.lines, (best,), seconds, passes=took.partials)
+        result = Result(
+            self.lines, (best,), seconds, passes=took.partials, sound_seconds=took.audio_ms / 1000
+        )
+        self.windows.append(summarize([result], seconds))
+        return result
 
     def _describe(self, hypothesis: Hypothesis) -> JsonObject:
         return super()._describe(hypothesis) | {"partials": self.partials}
-
-    def _sound_read(self) -> float:
-        return self.took.audio_ms / 1000
 
     def report(self) -> JsonObject:
         took, cut = self.took, self.buffers

@@ -246,6 +246,7 @@ class Result:
         sentences: Number of sentences decoded: of ordinary text a line's own.
         prompt: Tokens that the output follows, the start token first; empty where a strategy does not say.
         no_speech: Probability that nobody speaks in the source; None: it was not computed.
+        sound_seconds: Length of the sound that was read for it, s.
     """
 
     index: int
@@ -262,6 +263,7 @@ class Result:
     sentences: int = 1
     prompt: tuple[int, ...] = ()
     no_speech: float | None = None
+    sound_seconds: float = field(default=0.0, compare=False)
 
 
 GUARDED = ("split", "kept", "undone")  # what a guard may do
@@ -290,6 +292,7 @@ class DecodeStats:
         split, kept, undone: Counts of what the guard did (`Guarded`), for the best hypotheses.
         encode_seconds, draft_seconds, verify_seconds, accept_seconds: Wall times of `PhaseSeconds`; 0 where a
             strategy does not measure them.
+        sound_seconds: Length of the sound that was read, s.
     """
 
     seconds: float = 0.0
@@ -308,6 +311,7 @@ class DecodeStats:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     accept_seconds: float = 0.0
+    sound_seconds: float = 0.0
     latencies: Sequence[float] = field(default=(), repr=False)
 
     @classmethod

@@ -103,13 +103,11 @@ class _Decoded:
 
     Attributes:
         absent: Indices of the requests whose recording is no file on the worker's machine.
-        seconds: Seconds of sound that were read.
         notices: Lines to tell the user.
     """
 
     outcomes: list[Outcome]
     absent: list[int]
-    seconds: float
     notices: list[str]
 
 
@@ -139,8 +137,6 @@ class _Worker:
             return name, error
 
     def decode(self, requests: list[LineRequest], batching: Batching) -> _Decoded | NartkError:
-        sound = self._model.sound
-        before = 0.0 if sound is None else sound.seconds
         self._notices.clear()
         try:
             run = LineRun(self._model, self._strategy, batching)
@@ -153,7 +149,7 @@ class _Worker:
             for i, (request, outcome) in enumerate(zip(requests, outcomes, strict=True))
             if isinstance(outcome, InputFileError) and not os.path.isfile(str(request.source))
         ]
-        return _Decoded(outcomes, absent, 0.0 if sound is None else sound.seconds - before, [*self._notices])
+        return _Decoded(outcomes, absent, [*self._notices])
 
 
 @dataclass(eq=False)
@@ -345,7 +341,6 @@ class ClusterRun:
                     f"worker {worker.name} cannot read {source!r}, which is there on this machine", fix=SHARED
                 )
         if self._sound is not None:
-            self._sound.seconds += result.seconds
             for line in result.notices:
                 self._sound.tell(line)
         for request, outcome in zip(block.requests, result.outcomes, strict=True):

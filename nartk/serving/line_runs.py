@@ -113,6 +113,7 @@ class _LineState:
     Attributes:
         strategy: Strategy with the options that it has.
         own: Fields of its requests, of options that are its own.
+        sound: Seconds of sound that were read for it.
         waiting: Its requests that have not ended, with their numbers in the line.
         found: Results of its requests by their numbers.
     """
@@ -121,6 +122,7 @@ class _LineState:
     line: Line
     strategy: Decoding
     own: dict[str, Any]
+    sound: float = 0.0
     waiting: dict[Request, int] = field(default_factory=dict)
     found: dict[int, Result] = field(default_factory=dict)
 
@@ -169,7 +171,9 @@ class LineRun:
             line = Line(asked.index, paragraph, self.model.checkpoint.output, free, whole=whole)
             own = {} if asked.strategy is None else asked.strategy.owned(self.model.checkpoint.target_vocab)
             opened = _LineState(asked, line, strategy, own)
+            before = self._sound_read()
             made = self._requests(opened, **forced)
+            opened.sound = self._sound_read() - before
         except _OF_INPUT as error:
             self._done.append((asked, error))
             return
@@ -181,6 +185,10 @@ class LineRun:
             self._done.append((asked, line.result()))
         else:  # of characters that nobody sees, no word is left
             self._end(asked, Text(text))
+
+    def _sound_read(self) -> float:
+        """Seconds of sound that the model has read; 0 of text."""
+        return 0.0 if self.model.sound is None else self.model.sound.seconds
 
     def _end(self, asked: LineRequest, output: Text) -> None:
         """Ends a line of which nothing is decoded."""
@@ -269,7 +277,7 @@ class LineRun:
             self._admit(opened, made)
         else:
             del self._open[asked]
-            yield asked, opened.line.result()
+            yield asked, replace(opened.line.result(), sound_seconds=opened.sound)
 
     def so_far(self, asked: LineRequest) -> Hypothesis:
         """The tokens of a line's sentences as far as they are known without a gap, as the model writes them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -77,6 +78,7 @@ def summarize(results: Sequence[Result], seconds: float) -> DecodeStats:
         sentences=sum(each.sentences for each in results if each.passes or each.hypotheses[0].guarded),
         tokens=sum(len(result.hypotheses[0].tokens) for result in decoded),
         left_mid_batch=sum(result.left_mid_batch for result in decoded),
+        sound_seconds=math.fsum(result.sound_seconds for result in results),
         **{done: sum(each.done == done for each in guarded) for done in GUARDED},
         latencies=tuple(result.seconds for result in decoded),
         **counts,
