@@ -85,8 +85,8 @@ decode() {
     list=$(tested "$name")
     [ -e "$list.lst" ] && list=$list.lst || list=$list.tsv
     # shellcheck disable=SC2086
-    later attempt "${file##*/}" nartk-decode "$folder" --manifest "$list" $flags --device "$device" \
-      --dtype "$dtype" --quiet --output "$file" --stats "$file.json"
+    later attempt "${file##*/}" resumed "$file" nartk-decode "$folder" --manifest "$list" $flags --device "$device" \
+      --dtype "$dtype" --quiet --stats "$file.json"
   done < <(runs)
   wait
 }

@@ -1,4 +1,4 @@
-# Sourced by the recipes' scripts: stages that run once, training, and jobs beside each other.
+# Sourced by the recipes' scripts: stages that run once, training, decoding, and jobs beside each other.
 # shellcheck shell=bash
 #
 # It reads of the recipe: work (its folder), jobs (most at a time), src and trg (the sides of the corpus), and
@@ -65,6 +65,21 @@ logged() {
     echo "${0##*/}: $what failed: $log ends with" >&2
     tail -n 2 "$log" | cut -c 1-400 >&2
   fi
+}
+
+# resumed FILE COMMAND...: nartk-decode with its flags, to FILE. A run that was broken off goes on after the lines in
+# FILE.journal; where that is of another model, or of other options or inputs, all lines are decoded anew.
+resumed() {
+  local file=$1 status=0
+  shift
+  "$@" --output "$file" --resume || status=$?
+  if [ $status = 4 ] && [ -e "$file.journal" ]; then
+    echo "${0##*/}: decoding ${file##*/} anew" >&2
+    rm "$file.journal"
+    status=0
+    "$@" --output "$file" --resume || status=$?
+  fi
+  return $status
 }
 
 converting=() # further options of nartk-convert, for fit

@@ -10,7 +10,9 @@ import math
 import random
 import re
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.light_drafters import write_drafter
@@ -153,6 +155,61 @@ logged good good "$work/good/log" steps true
     assert [each.name for each in (tmp_path / "failed").iterdir()] == ["bad"]
     assert log.read_text() == "first\n"  # its first error ends it
     assert (tmp_path / "good" / "log").read_text() == "first\nlast\n"
+
+
+RESUMED = """
+set -euo pipefail
+work=$1
+source "$2"
+resumed "$work/out" "${@:3}"
+"""
+KILLED = """
+import os, sys
+from nartk.cli import _job
+from nartk.cli.decode import main
+write = _job.Job._write
+def some(job, *args):
+    write(job, *args)
+    if job.lines == 12:
+        os.kill(os.getpid(), 9)
+_job.Job._write = some
+main()
+"""
+
+
+@pytest.mark.parametrize("change", ["nothing", "model", "option"])
+def test_a_decode_that_was_broken_off_goes_on(change: str, tmp_path: Path) -> None:
+    """Of the same model and options; else it begins anew."""
+    words = [f"word{i}" for i in range(20)]
+    model = random_model(tmp_path / "model", words=words)
+    other = random_model(tmp_path / "other", words=words, seed=2)
+    source, out, stats = (tmp_path / name for name in ("in.txt", "out", "stats"))
+    source.write_text("".join(f"word{i % 20} word{i % 7}\n" for i in range(30)))
+    flags = [source, "--batch-size", 1, "--stats", stats, "--quiet", "--max-len"]
+    begun = [other if change == "model" else model, *flags, 8 if change == "option" else 9]
+    decode = [sys.executable, "-m", "nartk", "decode", model, *flags, 9]
+
+    def run(*command: object) -> str:
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def figures() -> list[Any]:
+        report = json.loads(stats.read_text())
+        return [report[name] for name in ("lines", "sentences", "tokens", "passes", "signature")]
+
+    run(*decode, "--output", out)
+    wanted, counted = out.read_bytes(), figures()
+    out.unlink()
+    killed = [sys.executable, "-c", KILLED, *begun, "--output", out, "--resume"]
+    assert subprocess.run([*map(str, killed)], timeout=60).returncode == -9
+    assert (tmp_path / "out.journal").exists()
+    told = run("bash", "-c", RESUMED, "run.sh", tmp_path, RECIPES / "stages.sh", *decode)
+    assert out.read_bytes() == wanted
+    assert figures() == counted
+    assert json.loads(stats.read_text())["from_journal"] == (12 if change == "nothing" else 0)
+    assert told.endswith("" if change == "nothing" else "run.sh: decoding out anew\n")
+    assert not (tmp_path / "out.journal").exists()
 
 
 def test_the_table_by_hand(tmp_path: Path) -> None:

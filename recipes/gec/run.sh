@@ -93,8 +93,8 @@ guard() {
 decode() {
   local source=$work/valid.src
   [ -z "$jfleg" ] || source=$jfleg/dev.src
-  nartk-decode "$work/model" "$source" --pretokenized --strategy iad --device "$device" --stats "$work/stats.json" \
-    --output "$work/out.txt"
+  resumed "$work/out.txt" nartk-decode "$work/model" "$source" --pretokenized --strategy iad --device "$device" \
+    --stats "$work/stats.json"
   if [ -n "$quick" ]; then
     head -n 50 "$source" >"$work/some.src"
     source=$work/some.src

@@ -222,8 +222,8 @@ decode() {
     file=$work/out/$(key "$name" "$kind_of_data" "$spec")
     [ ! "$file" -nt "$folder/config.json" ] || continue
     # shellcheck disable=SC2086
-    later attempt "${file##*/}" nartk-decode "$folder" "$work/text/test.$src" $flags --device "$device" --truncate --quiet \
-      --output "$file" --stats "$file.json"
+    later attempt "${file##*/}" resumed "$file" nartk-decode "$folder" "$work/text/test.$src" $flags \
+      --device "$device" --truncate --quiet --stats "$file.json"
   done < <(runs)
   wait
 }

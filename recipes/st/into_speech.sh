@@ -74,7 +74,8 @@ joint() {
   wait
 }
 
-# speak FILE FOLDER FLAGS...: phonemes in FILE, their sound in FILE.wavs, and figures in FILE.json.
+# speak FILE FOLDER FLAGS...: phonemes in FILE, their sound in FILE.wavs, and figures in FILE.json. It is never
+# resumed, since a journal holds no sound.
 speak() {
   nartk-decode "$2" "${@:3}" --speech "$1.wavs" --device "$device" --dtype "$dtype" --threads 1 --quiet \
     --output "$1" --stats "$1.json"
@@ -82,7 +83,7 @@ speak() {
 
 # The cascade writes the phonemes of the graph, which the other model speaks.
 cascade() {
-  nartk-decode "$2" "${@:3}" --device "$device" --dtype "$dtype" --threads 1 --quiet --output "$1.phonemes" \
+  resumed "$1.phonemes" nartk-decode "$2" "${@:3}" --device "$device" --dtype "$dtype" --threads 1 --quiet \
     --stats "$1.graph.json"
   speak "$1" "$work/fastspeech2/model" "$1.phonemes"
 }
@@ -109,7 +110,7 @@ hear() {
   local words=$work/data/test.words.txt scores=$work/scores/${1##*/}
   nartk-score asr-bleu "$1.lst" --recogniser "$work/recogniser/model" --ref "$words" \
     --ref-speech "$work/out/reference.lst" --json >"$scores.asr-bleu.part"
-  nartk-decode "$work/recogniser/model" --manifest "$1.lst" --output "$1.heard" --quiet || [ $? = 3 ]
+  resumed "$1.heard" nartk-decode "$work/recogniser/model" --manifest "$1.lst" --quiet || [ $? = 3 ]
   for metric in wer ser; do
     nartk-score $metric "$1.heard" --ref "$words" --json >"$scores.$metric.json"
   done

@@ -159,8 +159,8 @@ decode() {
     file=$work/out/$(key "$name" "$spec")
     [ ! "$file" -nt "$work/$name/model/config.json" ] || continue
     # shellcheck disable=SC2046
-    later attempt "${file##*/}" nartk-decode "$work/$name/model" "$work/text/$test.src" $(named "$flags") \
-      "${limit[@]}" --device "$device" --truncate --quiet --output "$file" --stats "$file.json"
+    later attempt "${file##*/}" resumed "$file" nartk-decode "$work/$name/model" "$work/text/$test.src" \
+      $(named "$flags") "${limit[@]}" --device "$device" --truncate --quiet --stats "$file.json"
   done < <(ways decode)
   wait
 }
