@@ -216,6 +216,8 @@ def test_drafts_and_prefixes_go_with_their_sentences() -> None:
 
 WORDS = [f"{letter}{end}" for letter in "abcdefgh" for end in ("", "x", "y")]
 LINES = ("a b c d", "e e e a", "d c b a f g a b c d", "e e e a")
+UNION = "union:drafters=ngram,recycling"
+SKIP = "speculative:drafter=self:skip=decoder.0.self,decoder.0.ffn"
 
 
 @pytest.fixture(scope="module")
@@ -701,7 +703,10 @@ def test_quality_is_measured_with_speed(
         ("--metric 'gleu --ref {short}'", 4, "short has 3 sentences, but the input has 4. Fix"),
         ("--metric chrf", 2, "the following arguments are required: --ref"),
         ("--strategies verify", 2, "strategy 'verify' reads drafts, and none are given. Fix: give them with"),
-        ("--drafts {ref}", 2, "drafts are given, but none of --strategies 'greedy,iad' reads them"),
+        ("--drafts {ref}", 2, "drafts are given, but none of greedy, iad reads them"),
+        ("--strategy ngram --drafts {ref}", 2, "drafts are given, but none of ngram reads them"),
+        ("--strategy greedy,iad", 2, "no strategy 'greedy,iad'"),
+        ("--strategies union:drafters=ngram,rows", 2, "no strategy 'rows'"),
         ("--strategies verify --drafts {short}", 4, "has 3 lines, but there are 4 sentences"),
         ("--drafter {small}", 2, "is taken by no engine. Fix: add a strategy that drafts with it"),
         ("--strategies all --drafter {nowhere}", 2, "error[E401 ModelNotFound]"),
@@ -724,6 +729,33 @@ def test_what_does_not_fit_is_refused_before_anything_is_timed(
     assert out == ""
     assert message in err
     assert "loaded" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ([], ["greedy", "iad"]),
+        (["--strategies", "ngram"], ["greedy", "ngram"]),
+        (["--strategy", UNION], ["greedy", UNION]),
+        (
+            ["--strategy", UNION, "--strategies", "ngram", "--strategy", SKIP],
+            ["greedy", "ngram", UNION, SKIP],
+        ),
+    ],
+)
+def test_options_of_a_strategy_may_hold_commas(
+    flags: list[str], wanted: list[str], folders: dict[str, str], tmp_path: Path
+) -> None:
+    argv = [folders["large"], folders["in.txt"], *flags, "--together", "--rounds", "1", "--batch-size", "1"]
+    argv += ["--max-len", "12", "--threads", "1", "--quiet", "--json", str(tmp_path / "out.json")]
+    assert main(argv) == 0
+    (cell,) = json.loads((tmp_path / "out.json").read_text())["cells"]
+    assert [each["engine"] for each in cell["engines"]] == wanted
+    signatures = {each["engine"]: each["signature"] for each in cell["engines"]}
+    if UNION in signatures:
+        assert "|drafters:ngram,recycling|" in signatures[UNION]
+    if SKIP in signatures:
+        assert "|drafter:self:skip=decoder.0.self,decoder.0.ffn|" in signatures[SKIP]
 
 
 def test_strategies_may_share_a_process(

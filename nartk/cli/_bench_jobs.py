@@ -46,9 +46,8 @@ def file_cells(
     model, files = split_inputs(args.inputs, "nartk-bench", optional=True)
     reads = any(isinstance(spec, str) or reads_drafts(strategy_class(spec.name)) for spec in strategies)
     if (args.drafts is not None or args.draft_columns) and not reads:
-        raise UsageError(
-            f"drafts are given, but none of --strategies {args.strategies!r} reads them", fix="add verify"
-        )
+        labels = ", ".join(spec.label for spec in strategies if not isinstance(spec, str))
+        raise UsageError(f"drafts are given, but none of {labels} reads them", fix="add verify")
     records = [*read_sentences(args, files, drafts=reads)]
     checkpoint = load_checkpoint(model_folder(model), **languages(args))
     longest = checkpoint.settings["max_source_len"]

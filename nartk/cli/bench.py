@@ -78,6 +78,7 @@ EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=uni
   nartk-bench --random base --forced-edits 0,1,3 --peers hf,ctranslate2,fairseq
       random weights of Transformer-base; outputs are the sources with 0, 1 and 3 words replaced"""
 DEFAULT_METRIC = "bleu"
+DEFAULT = "greedy,iad"  # strategies
 _ALWAYS = (
     *("inputs", "format", "column", "key", "truncate", "pretokenized", "limit"),
     *("source_lang", "target_lang", "source_prefix", "dtype", "device", "threads", "quiet", "debug"),
@@ -93,7 +94,14 @@ def _parser() -> Parser:
     parser.usage = "%(prog)s [MODEL] FILE [FILE ...] [options], or --random SIZE [options]"
     add_input(parser)
     parser.add_argument(
-        "--strategies", metavar="LIST", default="greedy,iad", help="with commas; all (default: %(default)s)"
+        "--strategies", metavar="LIST", help=f"with commas; all (default: {DEFAULT}, or those of --strategy)"
+    )
+    parser.add_argument(
+        "--strategy",
+        metavar="NAME[:OPTION=VALUE]",
+        action="append",
+        default=[],
+        help="one more, whose options may hold commas, as union:drafters=ngram,recycling; may be given again",
     )
     parser.add_argument(
         "--drafter",
@@ -390,7 +398,8 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
     from nartk.bench.peers import PEERS
 
     dtypes = _dtypes(args)
-    names = [[name for name in text.split(",") if name] for text in (args.strategies, args.peers)]
+    names = [[name for name in text.split(",") if name] for text in (_listed(args), args.peers)]
+    names[0] += args.strategy
     for peer in names[1]:
         if peer.partition(":")[0] not in (*PEERS, ALL):
             raise UsageError(f"no peer {peer!r}", fix=f"choose from {', '.join(PEERS)}, or {ALL}")
@@ -411,6 +420,13 @@ def _named(args: argparse.Namespace) -> tuple[list[Spec | str], list[Spec | str]
                     f"--costs with {spec.label!r}, whose parts overlap", fix="leave one of them out"
                 )
     return strategies, peers
+
+
+def _listed(args: argparse.Namespace) -> str:
+    """The list of strategies, without those that are named alone."""
+    if args.strategies is None:
+        return "" if args.strategy else DEFAULT
+    return str(args.strategies)
 
 
 def _chosen(
