@@ -59,6 +59,11 @@ def test_a_file_stands_for_its_flags(tmp_path: Path) -> None:
         ("batch_size = 8", ["--batch-size", "3"], ["--batch-size", "3"]),
         ("strategy = 'beam'", ["--strategy", "greedy"], ["--strategy", "greedy"]),
         ("adaptive = false", ["--adaptive"], ["--adaptive"]),
+        ("truncate = true", ["--no-truncate"], []),
+        ("truncate = true", ["--no-truncate", "--truncate"], ["--truncate"]),
+        ("truncate = false", ["--no-truncate"], []),
+        ("quiet = true\nno_guard = true", ["--guard"], ["--quiet"]),
+        ("no_truncate = true", ["--truncate"], ["--truncate"]),
         ("dtype = 'bf16'\nbatch_size = 2", ["--dtype=int8"], ["--dtype", "int8", "--batch-size", "2"]),
     ],
 )

@@ -14,6 +14,7 @@ from nartk.registry import ALIASES, DECODERS, options_of, strategies
 
 _FLAG = "--config"
 _NOT_IN_A_FILE = {_FLAG, "--help", "--version", "--debug", "--print-completion"}
+_TAKEN = {"--vad"}  # options of strategies
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         _FLAG,
         metavar="FILE",
         help="options in TOML, such as batch_size = 8, strategy = 'beam' or truncate = true; those of the "
-        "command line win",
+        "command line win, where --no-truncate turns off what the file turns on, and --guard no_guard = true",
     )
 
 
@@ -33,6 +34,7 @@ def with_config(parser: Parser, argv: Sequence[str]) -> list[str]:
         InputFileError: The file cannot be read, or is no TOML.
         UsageError: It names an option that does not exist, or twice, or gives it a value of another type.
     """
+    _add_opposites(parser)
     name = last_value(argv, _FLAG)
     if name is None:
         return [*argv]
@@ -47,6 +49,20 @@ def with_config(parser: Parser, argv: Sequence[str]) -> list[str]:
         _require_known(parser, key, flag, strategy, name)
         found[flag] = _arguments(parser, key, flag, value, name)
     return [*(argument for arguments in found.values() for argument in arguments), *argv]
+
+
+def _add_opposites(parser: Parser) -> None:
+    """Adds for each switch a flag that turns it off, and which `--help` leaves out."""
+    for flag, action in [*parser._option_string_actions.items()]:
+        opposite = f"--{flag[5:]}" if flag.startswith("--no-") else f"--no-{flag[2:]}"
+        if action.const is True and flag.startswith("--") and opposite not in _TAKEN:
+            parser.add_argument(
+                opposite,
+                action="store_false",
+                dest=action.dest,
+                default=argparse.SUPPRESS,
+                help=argparse.SUPPRESS,
+            )
 
 
 def _read(name: str) -> JsonObject:
