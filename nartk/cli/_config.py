@@ -34,10 +34,10 @@ def with_config(parser: Parser, argv: Sequence[str]) -> list[str]:
         InputFileError: The file cannot be read, or is no TOML.
         UsageError: It names an option that does not exist, or twice, or gives it a value of another type.
     """
-    _add_opposites(parser)
     name = last_value(argv, _FLAG)
     if name is None:
         return [*argv]
+    _add_opposites(parser)
     found: dict[str, list[str]] = {}
     values = _read(name)
     given = strategy_named(argv)
