@@ -13,7 +13,6 @@ turns.
 from __future__ import annotations
 
 import argparse
-import lzma
 import random
 import re
 import statistics
@@ -23,21 +22,18 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from testsets import dictionary, paragraphs, read, treebank, words
+
 import nartk
 from nartk.data.text import detokenize
 
-WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 CLITICS = ("n't", "'ll", "'ve", "'re", "'d", "'m", "'s")
-PARAGRAPHS, RARE = 200, 600
+RARE = 600
 FRAMES = (
     "We talked about {} yesterday.",
     "The {} was not what they expected.",
     "She read a book on {} in the library.",
 )
-
-
-def words(text: str) -> list[str]:
-    return [word.lower().replace("’", "'") for word in WORD.findall(text)]
 
 
 def is_damaged(source: str, output: str) -> bool:
@@ -53,11 +49,6 @@ def has_new_word(source: str, output: str, known: set[str]) -> bool:
         if not {word, stem} & (known | mine):
             return True
     return False
-
-
-def read(path: Path) -> list[str]:
-    raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-    return raw.decode("utf-8").rstrip("\n").split("\n")
 
 
 def without_end(text: str) -> str:
@@ -96,15 +87,9 @@ def texts(args: argparse.Namespace) -> Iterator[tuple[str, list[str]]]:
     yield "two glued by `?`", joined(jfleg, 2, "?")
     yield "two glued by `!`", joined(jfleg, 2, "!")
     yield "in capitals", [line.upper() for line in jfleg]
-    sentences, paragraphs = [], []
-    for line in read(args.ewt):
-        if line.startswith(("# newpar", "# newdoc")) or not paragraphs:
-            paragraphs.append("")
-        if line.startswith("# text = "):
-            sentences.append(line.removeprefix("# text = "))
-            paragraphs[-1] = f"{paragraphs[-1]} {sentences[-1]}".strip()
-    yield "UD EWT dev", sentences
-    yield "its paragraphs", [text for text in paragraphs if len(text.split()) > 20][:PARAGRAPHS]
+    ordinary = treebank(args.ewt)
+    yield "UD EWT dev", [each.text for each in ordinary]
+    yield "its paragraphs", paragraphs(ordinary)
     yield "ASSET's originals", [detokenize(line.split()) for line in read(args.asset)]
 
 
@@ -126,19 +111,15 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="REGEX", help="measure texts of such names alone")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of the time (default: 5)")
     args = parser.parse_args()
-    if args.dictionary is None:
-        import errant
-
-        args.dictionary = Path(errant.__file__).parent / "en" / "resources" / "en_GB-large.txt"
-    dictionary = [word.strip() for word in read(args.dictionary)]
-    known = {word.lower() for word in dictionary}
+    listed = dictionary(args.dictionary)
+    known = {word.lower() for word in listed}
     model = nartk.load(args.model, dtype=args.dtype, threads=1)
     print(f"{model.signature(model.strategy('greedy', {}))}\n")
     print("| | lines | damaged | with the guard | new non-word | with the guard | split, kept, undone |")
     print("|---|---|---|---|---|---|---|")
     every = dict(texts(args))
     if model.guarding is not None:
-        every["rare words"] = with_rare_words(dictionary, model.guarding.words)
+        every["rare words"] = with_rare_words(listed, model.guarding.words)
     for name, lines in every.items():
         if re.search(args.only, name) is None:
             continue
