@@ -54,6 +54,7 @@ from nartk.decoders.loop.trees import merged
 from nartk.errors import PassError
 from nartk.protocols.hypothesis import Request, Result, TokenTrace
 from nartk.protocols.passes import ROOT
+from nartk.protocols.runs import Batching
 from nartk.registry import make_strategy
 
 BATCHES = (1, 2, 3, 8, 32)
@@ -603,6 +604,32 @@ def test_sources_are_encoded_together(size: int) -> None:
     assert scorer.encoded[0] == size
     assert all(4 * count >= size for count in scorer.encoded[:-1])
     assert max(len({*work.contexts.tolist()}) for work in scorer.passes) == size
+
+
+def test_sources_that_come_one_by_one_are_encoded_together() -> None:
+    """Where less than a quarter of the rows is free they wait for four passes, and else not at all."""
+    script = {(i + 4, EOS): [i + 4] * 30 + [EOS] for i in range(40)}
+    requests = [Request(i, source, 40) for i, source in enumerate(script)]
+
+    def encoded(size: int, first: int, then: Sequence[int]) -> list[int]:
+        """Sources that have been encoded after each pass, where so many come before it."""
+        scorer, left = ScriptPasses(50, script), iter(requests)
+        run = Proposes().begin(scorer, Batching(size))
+        counts = []
+        for count in (first, *then):
+            for _ in range(count):
+                run.admit(next(left))
+            run.step()
+            counts.append(sum(scorer.encoded))
+        run.close()
+        assert scorer.in_use == (0, 0)
+        return counts
+
+    assert encoded(8, 6, [1]) == [6, 7]
+    assert encoded(8, 7, [1, 0, 0, 0, 0]) == [7, 7, 7, 7, 7, 8]
+    assert encoded(32, 26, [1, 1, 1, 1, 1]) == [26, 26, 26, 26, 26, 31]
+    assert encoded(32, 26, [1, 0, 0, 0, 0, 1, 1, 0, 0, 0]) == [26] * 5 + [27] * 5 + [29]
+    assert encoded(32, 26, [7, 0, 0, 0, 0, 0]) == [26] * 7  # there is no space for all
 
 
 def test_max_tokens_bounds_the_sources_of_a_batch() -> None:

@@ -318,6 +318,22 @@ def test_a_callback_may_ask_and_cancel(model: nartk.Model) -> None:
     assert isinstance(second.future.exception(), CancelledError)
 
 
+def test_no_line_waits_for_longer_ones_that_came_later(model: nartk.Model) -> None:
+    """Of two at a time a short line ends before all that came behind it."""
+    ended: list[str] = []
+    with Session(model, batch_size=2) as session:
+        blocked = threading.Event()
+        session._call(blocked.wait)
+        lines = {f"before {i}": LINE for i in range(2)} | {"short": "she"}
+        for name, line in (lines | {f"behind {i}": LINE for i in range(20)}).items():
+            length = 2 if name == "short" else 40
+            ticket = session.submit(line, "greedy", min_len=length - 1, max_len=length)
+            ticket.future.add_done_callback(lambda _, name=name: ended.append(name))  # type: ignore[misc]
+        blocked.set()
+    assert len(ended) == 23
+    assert {*ended[: ended.index("short")]} <= {*lines}
+
+
 def test_lines_share_passes_whatever_their_own_options(
     model: nartk.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

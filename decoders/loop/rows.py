@@ -14,6 +14,8 @@ from nartk.protocols.hypothesis import Hypothesis, Request, Result, TokenTrace
 from nartk.protocols.passes import PassScorer
 from nartk.protocols.runs import ENCODE, NOTHING, Batching, Ended, Stopwatch, Waiting
 
+_PATIENCE = 4  # most passes that sentences wait for others to be encoded with
+
 
 @dataclass(slots=True, eq=False)
 class Known(Unread):
@@ -119,18 +121,28 @@ class Batch(Generic[R]):
         self.size, self.max_tokens = batching.size, batching.max_tokens
         self.waiting = Waiting()
         self.rows: list[R] = []
+        self._waited = 0  # passes
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.rows)
 
     def enter(self) -> list[R]:
-        """Lets waiting sentences in, so many at once that the encoder gets batches; the new rows."""
+        """Lets waiting sentences in, so many at once that the encoder gets batches; the new rows.
+
+        Where less than a quarter of the rows is free, those that wait have patience: until there is more
+        space if they need it, else for a few passes, so that requests that come one by one get batches too.
+        """
         free = self.size - len(self.rows)
-        if not self.waiting or (self.rows and 4 * free < self.size and len(self.waiting) > free):
+        if not self.waiting:
+            return []
+        self._waited += 1
+        is_patient = len(self.waiting) > free or self._waited <= _PATIENCE
+        if self.rows and 4 * free < self.size and is_patient:
             return []
         requests = self.waiting.take(free if self.max_tokens is None else self._fitting(free))
         if not requests:
             return []
+        self._waited = 0
         now = time.perf_counter()
         memory = self.scorer.encode([request.source for request in requests]).tolist()
         try:

@@ -215,7 +215,7 @@ class Session:
                 lines = self._lines.pop(ticket.strategy, None)
                 if lines is None:
                     begin = partial(LineRun, self.model, ticket.strategy, self._batching)
-                    lines = _Lines(begin, self._batching.size)
+                    lines = _Lines(begin, self._batching.size * self.model.replicas)
                 self._lines[ticket.strategy] = lines  # the one used last is the last
                 lines.waiting.append(ticket)
             except Exception as error:
@@ -242,8 +242,8 @@ class _Lines:
 
     Args:
         begin: Begins a run.
-        size: Size of a batch. Twice as many requests are admitted at most, so that none waits for longer ones
-            that came later.
+        size: Requests that are decoded at a time. Lines are admitted while there are fewer, so that none
+            waits for longer ones that came later.
     """
 
     def __init__(self, begin: Callable[[], LineRun], size: int) -> None:
@@ -263,7 +263,7 @@ class _Lines:
         """Takes a step."""
         if self._apart and not self._admitted:
             self._admit(self._apart.popleft())
-        while not self._apart and self.waiting and self.run.requests < 2 * self.size:
+        while not self._apart and self.waiting and self.run.requests < self.size:
             self._admit(self.waiting.popleft())
         try:
             found = self.run.step()
