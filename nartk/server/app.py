@@ -190,18 +190,22 @@ class Body:
 
 
 async def _unless_gone(work: Awaitable[None], body: Body) -> None:
-    """Does work unless the client goes away, which cancels it."""
-    doing = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(body.gone())
-    try:
-        await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
+    """Does work in the task of the caller unless the client goes away, which cancels it."""
+    doing, is_done = asyncio.current_task(), False
+    assert doing is not None
+
+    def leave(watched: asyncio.Future[None]) -> None:
+        if not (is_done or watched.cancelled()):
             doing.cancel()
-        try:
-            await doing
-        except asyncio.CancelledError:
-            if not body.is_gone.is_set():
-                raise
+
+    watching = asyncio.ensure_future(body.gone())
+    watching.add_done_callback(leave)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not body.is_gone.is_set():
+            raise
+        doing.uncancel()
     finally:
-        for task in (doing, watching):
-            task.cancel()
+        is_done = True
+        watching.cancel()

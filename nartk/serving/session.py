@@ -50,9 +50,7 @@ class Session:
     def __init__(self, model: Model, *, batch_size: int = 8, max_tokens: int | None = None) -> None:
         self._batching = Batching(batch_size, max_tokens)
         self.model = model
-        self._strategies: OrderedDict[tuple[object, ...], Strategy] = (
-            OrderedDict()
-        )  # the one used last is the last
+        self._strategies: OrderedDict[tuple[object, ...], tuple[Strategy, Strategy]] = OrderedDict()
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()  # of strategies, and of whether it is closed
         self._is_closed = False
@@ -88,17 +86,18 @@ class Session:
             if not isinstance(text, str):
                 raise UsageError(f"{name} is {text!r}, not a string", fix="pass strings alone")
         (source,) = given(self.model, "line", [line])
-        made = self._strategy(strategy, options)
+        made, shared = self._strategy(strategy, options)
         if drafts:
             require_drafts_reader(made)
         asked = LineRequest(
             index, source, prefix, tuple(drafts), truncate=truncate, trace=trace, strategy=made
         )
-        ticket = Ticket(self, made.shared(), asked)
-        self._call(lambda: self._enter(ticket))
+        ticket = Ticket(self, shared, asked)
+        self._call(partial(self._enter, ticket))
         return ticket
 
-    def _strategy(self, name: str | None, options: dict[str, Any]) -> Strategy:
+    def _strategy(self, name: str | None, options: dict[str, Any]) -> tuple[Strategy, Strategy]:
+        """A strategy with options, and that of the run which decodes its requests."""
         key = (name, *sorted(options.items()))
         with self._lock:
             if self._is_closed:
@@ -108,8 +107,9 @@ class Session:
             except TypeError:  # an option's value is no plain one, which making the strategy refuses
                 found = None
             if found is None:
-                found = self.model.strategy(name, options)
-            self._strategies[key] = found
+                made = self.model.strategy(name, options)
+                found = made, made.shared()
+            self._strategies[key] = found  # the one used last is the last
             if len(self._strategies) > _IDLE:
                 self._strategies.popitem(last=False)
             return found

@@ -24,7 +24,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ from nartk.bench.turns import EngineError, in_turns
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import model_folder
 
+LOOP: Callable[[], asyncio.AbstractEventLoop] | None = None  # asyncio's own
+with suppress(ImportError):  # Clients share the cores with the server: they should compute little.
+    from uvloop import new_event_loop
+
+    LOOP = new_event_loop
 SERVER = Path(__file__).with_name("ctranslate2_server.py")
 DECODE, SERVE, CALLS, BATCHES = (
     "nartk-decode",
@@ -107,28 +112,34 @@ class Clients:
         Raises:
             EngineError: The server refuses a line.
         """
-        self._texts, self._latencies = [""] * len(self.lines), list[float]()
-        cpu, begin = cpu_seconds(self.process), time.perf_counter()
-        asyncio.run(self._send())
+        self._answers, self._latencies = [b""] * len(self.lines), list[float]()
+        requests = [*map(self._request, self.lines)]
+        with asyncio.Runner(loop_factory=LOOP) as runner:
+            cpu, begin = cpu_seconds(self.process), time.perf_counter()
+            runner.run(self._send(requests))
+            seconds = time.perf_counter() - begin
         return {
-            "seconds": time.perf_counter() - begin,
+            "seconds": seconds,
             "latencies": self._latencies,
             "cpu": cpu_seconds(self.process) - cpu,
-            "texts": self._texts,
+            "texts": [self.text(json.loads(each)) for each in self._answers],
         }
 
-    async def _send(self) -> None:
-        waiting = iter([*enumerate(self.lines)])
+    def _request(self, line: str) -> bytes:
+        head = f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        body = json.dumps(self.body(line)).encode()
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def _send(self, requests: Sequence[bytes]) -> None:
+        waiting = iter([*enumerate(requests)])
         await asyncio.gather(*(self._client(waiting) for _ in range(self.count)))
 
-    async def _client(self, waiting: Iterable[tuple[int, str]]) -> None:
+    async def _client(self, waiting: Iterable[tuple[int, bytes]]) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        head = f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         try:
-            for index, line in waiting:
-                body = json.dumps(self.body(line)).encode()
+            for index, request in waiting:
                 begin = time.perf_counter()
-                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                writer.write(request)
                 status, *fields = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
                 length = next(
                     int(each.partition(":")[2]) for each in fields if each.startswith("content-length:")
@@ -137,7 +148,7 @@ class Clients:
                 self._latencies.append(time.perf_counter() - begin)
                 if " 200 " not in status:
                     raise EngineError(f"{self.path}: {status}: {answer.decode()}")
-                self._texts[index] = self.text(json.loads(answer))
+                self._answers[index] = answer
         finally:
             writer.close()
             await writer.wait_closed()
