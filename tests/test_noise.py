@@ -169,7 +169,7 @@ def test_a_misspelling_differs_and_keeps_case(word: str, seed: int) -> None:
 def test_codespell_is_read_by_its_rules() -> None:
     """Facts of the list: remarks after the first answer, several answers, more than two answers left out."""
     table = misspellings()
-    assert "recieve" in table["receive"]
+    assert "recive" in table["receive"]
     assert {"becuase", "beacuse"} <= set(table["because"])
     assert "aache" in table["cache"]
     assert "aache" in table["ache"]
@@ -290,11 +290,11 @@ def test_any_json_is_rates_or_a_named_error(table: object) -> None:
 
 
 def test_unknown_rates_are_named(tmp_path: Path) -> None:
-    assert rates_names() == ["cweb", "gec-en", "jfleg"]
+    assert rates_names() == ["cweb", "eracond", "gec-en", "jfleg", "mlqe"]
     with pytest.raises(InputFileError, match="no table of rates at 'nope'"):
         load_rates("nope")
     (tmp_path / "bad.json").write_bytes(b"\xff{")
-    with pytest.raises(InputFileError, match="or one of cweb, gec-en, jfleg"):
+    with pytest.raises(InputFileError, match="or one of cweb, eracond, gec-en, jfleg, mlqe"):
         load_rates(str(tmp_path / "bad.json"))
 
 

@@ -1,4 +1,4 @@
-"""Word lists of the noise generator: words that learners mix up, drop, add, join and misspell.
+"""Word lists of the noise generator: words that learners mix up, drop, add and join.
 
 They are in confusions.json, where an underscore is a space within a word, and ``|`` or a line's end parts
 groups of words.
@@ -38,23 +38,6 @@ DROPPED = frozenset(_words("dropped"))  # function words that go missing
 EXTRAS = _words("extras")  # function words that are added
 JOINED = frozenset(_words("joined"))  # pairs of words that are written as one
 PARTS = frozenset(_words("parts"))  # of compounds that are written as two words
-_KEY_ROWS = _words("key_rows")
-# Letters beside each letter on the keyboard.
-NEIGHBOURS = {
-    letter: "".join(
-        row[column]
-        for row in _KEY_ROWS[max(0, at - 1) : at + 2]
-        for column in (i - 1, i, i + 1)
-        if 0 <= column < len(row)
-    ).replace(letter, "")
-    for at, keys in enumerate(_KEY_ROWS)
-    for i, letter in enumerate(keys)
-}
-# Pairs of a spelling and how it is written by ear, by the first letter.
-BY_EAR_OF: dict[str, list[tuple[str, str]]] = defaultdict(list)
-for _pair in _words("by_ear"):
-    _right, _, _written = _pair.partition(">")
-    BY_EAR_OF[_right[0]].append((_right, _written))
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from hashlib import sha256
 
 from nartk.data.text import read_shipped
 
@@ -66,6 +67,7 @@ class Lexicon:
             totals[left] += number
         self._follows = {pair: math.log(number / totals[pair[0]]) for pair, number in pairs.items()}
         self._families = self._build_families()
+        self._next_tag = lru_cache(maxsize=400_000)(self._find_tag)
 
     def _build_families(self) -> dict[str, tuple[str, ...]]:
         """Words of one stem and different suffixes: ``develop``, ``development``, ``developer``."""
@@ -119,19 +121,20 @@ class Lexicon:
         tags: list[str] = []
         last = "^"
         for token in tokens:
-            counts = self.tags.get(token)
-            lower = self.tags.get(token.lower())
-            if counts is None or (lower is not None and last in ("^", ".", "``", "''")):
-                counts = lower
-            if counts is None:
-                last = _guess_tag(token, last)
-            elif len(counts) == 1:
-                last = next(iter(counts))
-            else:
-                follows, before = self._follows, last
-                last = max(counts, key=lambda tag: math.log(counts[tag]) + follows.get((before, tag), -9.0))
+            last = self._next_tag(token, last)
             tags.append(last)
         return tags
+
+    def _find_tag(self, token: str, last: str) -> str:
+        """Tag of a token behind another tag."""
+        counts = self.tags.get(token)
+        lower = self.tags.get(token.lower())
+        if counts is None or (lower is not None and last in ("^", ".", "``", "''")):
+            counts = lower
+        if counts is None:
+            return _guess_tag(token, last)
+        follows = self._follows
+        return max(counts, key=lambda tag: math.log(counts[tag]) + follows.get((last, tag), -9.0))
 
 
 def _guess_tag(token: str, last: str) -> str:
@@ -162,8 +165,19 @@ def lexicon() -> Lexicon:
 
 
 @lru_cache(maxsize=1)
-def misspellings() -> dict[str, tuple[str, ...]]:
-    """Maps each correct word (or words) to its known misspellings, from the codespell list.
+def wrong_words() -> frozenset[str]:
+    """Every known misspelling of one word, in lower case."""
+    return frozenset(line.partition("->")[0].lower() for line in read_shipped("misspellings.tsv.xz"))
+
+
+def is_held_out(wrong: str) -> bool:
+    """True for some 1.2 % of the listed misspellings, which no model is trained on: they measure all."""
+    return sha256(wrong.lower().encode()).digest()[0] < 3
+
+
+@lru_cache(maxsize=1)
+def _listed() -> dict[str, tuple[str, ...]]:
+    """Maps each correct word (or words) of the codespell list to its misspellings.
 
     A misspelling with more than two possible corrections is left out.
     """
@@ -180,3 +194,23 @@ def misspellings() -> dict[str, tuple[str, ...]]:
             if re.fullmatch(r"[A-Za-z -]+", choice) and choice != word:
                 wrong[choice].append(word)
     return {right: tuple(words) for right, words in wrong.items()}
+
+
+def _misspellings(*, held_out: bool) -> dict[str, tuple[str, ...]]:
+    parted = (
+        (right, tuple(word for word in words if is_held_out(word) == held_out))
+        for right, words in _listed().items()
+    )
+    return {right: words for right, words in parted if words}
+
+
+@lru_cache(maxsize=1)
+def misspellings() -> dict[str, tuple[str, ...]]:
+    """Maps each correct word (or words) to its known misspellings that may be trained on."""
+    return _misspellings(held_out=False)
+
+
+@lru_cache(maxsize=1)
+def held_out_misspellings() -> dict[str, tuple[str, ...]]:
+    """The known misspellings that are not in `misspellings`."""
+    return _misspellings(held_out=True)

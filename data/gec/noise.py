@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from nartk.data.gec.confusions import (
     AGREEMENT,
     ARTICLES,
-    BY_EAR_OF,
     DROPPED,
     EXTRAS,
     INSERTED_AFTER_VERB,
     JOINED,
-    NEIGHBOURS,
     PARTS,
     PREPOSITIONS,
     PRONOUNS,
     confusions,
 )
 from nartk.data.gec.lexicon import NOUNS, VERBS, lexicon, misspellings, regular_form
-from nartk.data.gec.rates import ERROR_TYPES, NoiseRates, load_rates
+from nartk.data.gec.rates import LISTED, NoiseRates, load_rates
+from nartk.data.gec.spelling import spelling_noise
 
 
 def _like(word: str, model: str) -> str:
@@ -38,51 +39,21 @@ def _like(word: str, model: str) -> str:
     return word
 
 
-def misspell(word: str, rng: Random) -> str:
-    """A plausible misspelling of a word of at least two letters, in its case; differs from the word."""
+def misspell(word: str, rng: Random, listed: float = LISTED) -> str:
+    """A plausible misspelling of a word of at least two letters, in its case; differs from the word.
+
+    Args:
+        listed: Probability of a misspelling from the list of known ones, for a word that it has.
+    """
     lower = word.lower()
     known = misspellings().get(lower)
-    if known is not None and rng.random() < 0.6:
+    if known is not None and rng.random() < listed:
         return _like(rng.choice(known), word)
     for _ in range(8):
-        wrong = _mistype(lower, rng) if rng.random() < 0.4 else _write_by_ear(lower, rng)
-        if wrong != lower and wrong:
+        wrong = spelling_noise().misspell(lower, rng)
+        if wrong != lower:
             return _like(wrong, word)
     return _like(lower[0] + lower, word)
-
-
-def _mistype(word: str, rng: Random) -> str:
-    """A slip of the fingers: letters swapped, dropped, doubled, replaced or added."""
-    length = len(word)
-    # The first letter is seldom wrong.
-    at = rng.randrange(1, length) if length > 2 or rng.random() < 0.9 else 0
-    slip = rng.random()
-    if slip < 0.32:
-        at = min(at, length - 2)
-        at = max(at, 1) if length > 2 else at
-        return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
-    if slip < 0.62:
-        return word[:at] + word[at + 1 :]
-    if slip < 0.74:
-        return word[:at] + word[at] + word[at:]
-    near = NEIGHBOURS.get(word[at], "e")
-    if slip < 0.88:
-        return word[:at] + rng.choice(near) + word[at + 1 :]
-    return word[:at] + rng.choice(near) + word[at:]
-
-
-def _write_by_ear(word: str, rng: Random) -> str:
-    """A word spelt as it sounds, or with a double letter too few or too many."""
-    start = rng.randrange(len(word))
-    for at in itertools.chain(range(start, len(word)), range(start)):
-        pairs = [pair for pair in BY_EAR_OF.get(word[at], ()) if word.startswith(pair[0], at)]
-        if pairs and (at > 0 or rng.random() < 0.2):
-            # Long patterns are the typical ones: "tion" before "t".
-            right, written = max(pairs, key=lambda pair: (len(pair[0]) + 1) * rng.random())
-            if right in ("c", "g", "s", "h") and rng.random() < 0.5:
-                continue
-            return word[:at] + written + word[at + len(right) :]
-    return word
 
 
 @dataclass(frozen=True)
@@ -92,7 +63,7 @@ class Annotated:
     Attributes:
         tokens: The clean tokens.
         tags: Their guessed Penn tags.
-        spots: For each kind, the indices where it may be tried.
+        spots: For each kind that the sentence can have, the indices where it may be tried.
     """
 
     tokens: list[str]
@@ -101,6 +72,10 @@ class Annotated:
 
 
 _NOUN_PHRASE = frozenset(["NN", "NNS", "JJ", "JJS"])
+_PARTICLES = frozenset(["IN", "TO", "RP"])
+_OBJECT_STARTS = frozenset(["DT", "PRP", "PRP$"])
+_BEFORE_COMMA = frozenset(["and", "but", "because", "that", "so", "if", "when", "or"])
+_MARKS = frozenset([*".?!;:", '"', "-", "--"])
 _BEFORE_NOUN = frozenset(
     "DT PRP$ JJ NN NNS NNP NNPS POS CD WP$ JJR JJS WDT PDT HYPH VBG VBN RBS".split(" ")  # noqa: SIM905
 )
@@ -110,73 +85,84 @@ def annotate(tokens: Sequence[str]) -> Annotated:
     """Tags a clean sentence, tokens neither empty nor with white space, and finds where it can go wrong."""
     words = list(tokens)
     tags = lexicon().tag(words)
-    spots: dict[str, list[int]] = {error_type: [] for error_type in ERROR_TYPES}
-    tables = {"pronoun": PRONOUNS, "confusion": confusions(), "missing": DROPPED}
-    family = lexicon().family
+    spots: dict[str, list[int]] = defaultdict(list)
     last = len(words) - 1
     previous_tag, previous = "^", ""
     for i, (word, tag) in enumerate(zip(words, tags, strict=True)):
-        lower = word.lower()
-        is_word = word.isalpha()
+        lower, is_word, alone = _alone(word, tag, i == 0)
+        for error_type, times in alone:
+            spots[error_type] += [i] * times
         if is_word:
             size = len(word)
-            if size > 3 and (tag[:3] != "NNP" or i == 0):
-                # Long words and rare ones go wrong more often.
-                spots["spelling"] += [i] * (1 if size < 5 else 2 if size < 7 else 4 if size < 9 else 5)
-                if size > 4 and not lexicon().is_known(word):
-                    spots["spelling"].append(i)
-            elif size > 1 and size < 4 and tag[:3] != "NNP" and i % 3 == 0:
+            following = words[i + 1] if i < last else ""
+            if size in (2, 3) and i % 3 == 0 and tag[:3] != "NNP":
                 spots["spelling"].append(i)
-            if lower in ARTICLES:
-                spots["article"] += [i] * 3
-            elif tag in _NOUN_PHRASE and previous_tag not in _BEFORE_NOUN:
+            if tag in _NOUN_PHRASE and previous_tag not in _BEFORE_NOUN and lower not in ARTICLES:
                 spots["article"].append(i)
-            if lower in PREPOSITIONS and tag in ("IN", "TO", "RP"):
+            if tag in _PARTICLES and lower in PREPOSITIONS:
                 next_tag = tags[i + 1] if i < last else "."
                 if not (lower == "to" and next_tag == "VB"):
                     spots["preposition"] += [i] * 2
-            elif previous_tag in VERBS and tag in ("DT", "PRP", "PRP$") and previous not in AGREEMENT:
+            elif tag in _OBJECT_STARTS and previous_tag in VERBS and previous not in AGREEMENT:
                 spots["preposition"].append(i)
-            if tag in NOUNS and size > 2:
-                spots["noun_number"] += [i] * (3 if tag == "NNS" else 1)
-            if (tag in ("VBZ", "VBP") and word != "'s") or lower in ("was", "were"):
-                spots["agreement"].append(i)
-            if tag in VERBS and lower not in AGREEMENT:
-                spots["verb_form"].append(i)
-            for error_type, table in tables.items():
-                if lower in table:
-                    spots[error_type].append(i)
-            if family(lower) or (tag == "RB" and lower.endswith("ly")):
-                spots["derivation"].append(i)
+            if i % 4 == 0 and tag in NOUNS and not (word[0].isupper() and i == 0):
+                spots["casing"].append(i)
             if 0 < i < last:
                 spots["extra"].append(i)
-            if word[0].isupper() and (i == 0 or tag[:3] == "NNP" or word == "I"):
-                spots["casing"] += [i] * (4 if i == 0 else 2 if word == "I" else 1)
-            elif tag in ("NN", "NNS") and i % 4 == 0:
-                spots["casing"].append(i)
-            if 0 < i < last and words[i + 1].isalpha():
-                spots["order"].append(i)
-            if i < last and (f"{lower} {words[i + 1].lower()}" in JOINED):
-                spots["spacing"] += [i] * 4
-            elif i < last and words[i + 1].isalpha() and i % 6 == 1:
-                spots["spacing"].append(i)
-            if size > 4 and _compound(lower) is not None:
-                spots["spacing"] += [i] * 2
-            if i < last and lower in ("and", "but", "because", "that", "so", "if", "when", "or"):
-                spots["punctuation"].append(i)
-        else:
-            if "'" in word and len(word) > 1 and i > 0:
-                spots["punctuation"] += [i] * 2
-            elif word == ",":
-                spots["punctuation"] += [i] * 4
-            elif word in ".?!;:" or word in ('"', "-", "--"):
-                spots["punctuation"] += [i] * (1 if i < last else 2)
-            if word in ("'m", "'re", "n't", "'ll", "'ve"):
-                spots["missing"].append(i)
-        if is_word and i == 0 and last > 6:
-            spots["punctuation"].append(0)
+                if following.isalpha():
+                    spots["order"].append(i)
+            if following:
+                if f"{lower} {following.lower()}" in JOINED:
+                    spots["spacing"] += [i] * 4
+                elif i % 6 == 1 and following.isalpha():
+                    spots["spacing"].append(i)
+                if lower in _BEFORE_COMMA:
+                    spots["punctuation"].append(i)
+        elif word in _MARKS:
+            spots["punctuation"] += [i] * (1 if i < last else 2)
         previous_tag, previous = tag, lower
-    return Annotated(words, tags, spots)
+    if last > 6 and words[0].isalpha():
+        spots["punctuation"].append(0)
+    return Annotated(words, tags, dict(spots))
+
+
+@lru_cache(maxsize=200_000)
+def _alone(word: str, tag: str, is_first: bool) -> tuple[str, bool, tuple[tuple[str, int], ...]]:
+    """The lower case of a word, whether it is all letters, and how often its index is a spot of each kind, as
+    far as that does not depend on its neighbours.
+    """
+    lower, is_word = word.lower(), word.isalpha()
+    found: list[tuple[str, int]] = []
+    if not is_word:
+        if "'" in word and len(word) > 1 and not is_first:
+            found.append(("punctuation", 2))
+        elif word == ",":
+            found.append(("punctuation", 4))
+        if word in ("'m", "'re", "n't", "'ll", "'ve"):
+            found.append(("missing", 1))
+        return lower, False, tuple(found)
+    size = len(word)
+    if size > 3 and (tag[:3] != "NNP" or is_first) and not (word.isupper() and not is_first):
+        # Long words and rare ones go wrong more often.
+        rare = size > 4 and not lexicon().is_known(word)
+        found.append(("spelling", (1 if size < 5 else 2 if size < 7 else 4 if size < 9 else 5) + rare))
+    if lower in ARTICLES:
+        found.append(("article", 3))
+    if tag in NOUNS and size > 2:
+        found.append(("noun_number", 3 if tag == "NNS" else 1))
+    if tag in ("VBZ", "VBP") or lower in ("was", "were"):
+        found.append(("agreement", 1))
+    if tag in VERBS and lower not in AGREEMENT:
+        found.append(("verb_form", 1))
+    tables = {"pronoun": PRONOUNS, "confusion": confusions(), "missing": DROPPED}
+    found += ((error_type, 1) for error_type, table in tables.items() if lower in table)
+    if lexicon().family(lower) or (tag == "RB" and lower.endswith("ly")):
+        found.append(("derivation", 1))
+    if word[0].isupper() and (is_first or tag[:3] == "NNP" or word == "I"):
+        found.append(("casing", 4 if is_first else 2 if word == "I" else 1))
+    if size > 4 and _compound(lower) is not None:
+        found.append(("spacing", 2))
+    return lower, True, tuple(found)
 
 
 def _compound(word: str) -> tuple[str, str] | None:
@@ -188,14 +174,15 @@ def _compound(word: str) -> tuple[str, str] | None:
 class _NoisedSentence:
     """A sentence under edit: one cell of text for each clean token, and which cells an edit has used."""
 
-    __slots__ = ("cells", "rng", "tags", "used", "words")
+    __slots__ = ("cells", "listed", "rng", "tags", "used", "words")
 
-    def __init__(self, sentence: Annotated, rng: Random) -> None:
+    def __init__(self, sentence: Annotated, rng: Random, listed: float) -> None:
         self.words = sentence.tokens
         self.tags = sentence.tags
         self.cells = list(sentence.tokens)
         self.used = bytearray(len(self.cells))
         self.rng = rng
+        self.listed = listed
 
     def put(self, i: int, text: str | None) -> bool:
         """Writes a cell; False where there is nothing to write or it would change nothing."""
@@ -232,7 +219,7 @@ class _NoisedSentence:
 
 
 def _spelling(draft: _NoisedSentence, i: int) -> bool:
-    return draft.put(i, misspell(draft.words[i], draft.rng))
+    return draft.put(i, misspell(draft.words[i], draft.rng, draft.listed))
 
 
 def _casing(draft: _NoisedSentence, i: int) -> bool:
@@ -461,11 +448,11 @@ class Noiser:
             return list(sentence.tokens), []
         mean = rates.edits_per_token * size * rng.gammavariate(rates.dispersion, 1 / rates.dispersion)
         count = max(1, _poisson(min(mean, size * 0.6), rng))
-        draft = _NoisedSentence(sentence, rng)
+        draft = _NoisedSentence(sentence, rng, rates.listed)
         made = []
         for _ in range(count):
             (error_type,) = rng.choices(self._error_types, cum_weights=self._cumulative)
-            spots = sentence.spots[error_type]
+            spots = sentence.spots.get(error_type, ())
             for _try in range(_TRIES if spots else 0):
                 i = spots[int(rng.random() * len(spots))]
                 if not draft.used[i] and _EDITS[error_type](draft, i):

@@ -38,12 +38,14 @@ ERROR_TYPES = (
 )
 REWRITE = "rewrite"  # an edit of another kind: a change of style, content words or several words at once
 DEFAULT_RATES = "gec-en"
+LISTED = 0.4  # share of the misspellings of words of the list that are taken from there
 
 _BOUNDS = (
     ("unchanged", 0.0, 1.0),
     ("edits_per_token", 0.0, 1.0),
     ("dispersion", 0.01, 1000.0),
     ("rewrites", 0.0, 1.0),
+    ("listed", 0.0, 1.0),
 )
 _STEADY = 50.0  # dispersion of a corpus whose counts vary no more than Poisson's
 
@@ -60,6 +62,8 @@ class NoiseRates:
         weights: Weight of each kind among the edits, rewrites left out; they need not sum to 1.
         rewrites: Share of a real corpus' edits that the generator has no kind for; noising ignores it.
         origin: Source of the numbers.
+        listed: Share of misspellings from the list of known ones among those of the words that it has; the
+            others follow `nartk.data.gec.spelling`.
     """
 
     unchanged: float
@@ -68,6 +72,7 @@ class NoiseRates:
     weights: tuple[tuple[str, float], ...]
     rewrites: float = 0.0
     origin: str = ""
+    listed: float = LISTED
 
     def __post_init__(self) -> None:
         for name, low, high in _BOUNDS:

@@ -30,7 +30,9 @@ PROGRESS_EVERY = 10000  # lines
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="nartk-noise", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument("files", nargs="*", metavar="FILE", help="clean text, packed or not; default: stdin")
-    parser.add_argument("--rates", metavar="NAME", help="gec-en (default), jfleg, cweb or a JSON file")
+    parser.add_argument(
+        "--rates", metavar="NAME", help="gec-en (default), jfleg, cweb, eracond, mlqe or a file"
+    )
     parser.add_argument("--seed", type=int, default=1, help="same seed and line: same noise (default: 1)")
     parser.add_argument("--copies", type=int, default=1, help="noised lines for each clean one (default: 1)")
     parser.add_argument("--pairs", action="store_true", help="print noised TAB clean")
