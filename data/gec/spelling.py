@@ -139,7 +139,9 @@ class SpellingNoise:
             right: {wrong: number / max(totals[right], 1) for wrong, number in wrongs.items()}
             for right, wrongs in written.items()
         }
+        self._any = {right: sum(wrongs.values()) for right, wrongs in self._anywhere.items()}
         self._choices = lru_cache(maxsize=100_000)(self._find_choices)
+        self._chance = lru_cache(maxsize=200_000)(self._find_chance)
         self._plan = lru_cache(maxsize=50_000)(self._find_plan)
 
     def probability(self, edit: LetterEdit) -> float:
@@ -155,15 +157,25 @@ class SpellingNoise:
         weights = (self.probability(LetterEdit(left, right, wrong, after)) for wrong in wrongs)
         return wrongs, list(itertools.accumulate(weights))
 
+    def _find_chance(self, left: str, right: str, after: str) -> float:
+        """Probability of any edit in a context: the sum that `_find_choices` ends with."""
+        anywhere = self._any.get(right)
+        if anywhere is None:
+            return 0.0
+        key = (left, right, after)
+        return (sum(self._near.get(key, {}).values()) + _CONTEXT * anywhere) / (
+            self.seen.get(key, 0.0) + _CONTEXT
+        )
+
     def _find_plan(self, word: str) -> tuple[list[tuple[int, int]], list[float]]:
         """The stretches of a word that may be edited, and the sums of their probabilities."""
         padded = f"{_START}{word}{_END}"
         spans, weights = [], []
         for start, stop in _stretches(len(word)):
-            _, sums = self._choices(padded[start], word[start:stop], padded[stop + 1])
-            if sums:
+            chance = self._chance(padded[start], word[start:stop], padded[stop + 1])
+            if chance > 0:
                 spans.append((start, stop))
-                weights.append(sums[-1])
+                weights.append(chance)
         return spans, list(itertools.accumulate(weights))
 
     def misspell(self, word: str, rng: Random) -> str:
@@ -196,7 +208,7 @@ def fit_spelling(
     """Counts the edits of pairs of a word, a misspelling of it and the weight of the pair.
 
     Args:
-        least: Count below which an edit in one context is counted without its context alone.
+        least: Count below which an edit in one context is counted without its context.
         context: Occurrences below which a context without edits is left out.
     """
     counts: dict[LetterEdit, float] = defaultdict(float)
