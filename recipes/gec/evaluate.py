@@ -33,6 +33,7 @@ from quality import (
     measure,
     of_model,
     read_sets,
+    typed,
 )
 from testsets import DEV, PARTS
 
@@ -157,13 +158,19 @@ def changes_of(
     return counts.most_common()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="name or folder")
+def add_sets(parser: argparse.ArgumentParser) -> None:
+    """Adds the folders of the data sets, and which part of them is measured."""
     parser.add_argument("--jfleg", type=Path, required=True, metavar="DIR")
     parser.add_argument("--cweb", type=Path, required=True, metavar="DIR")
     parser.add_argument("--eracond", type=Path, required=True, metavar="DIR")
     parser.add_argument("--ewt", type=Path, required=True, metavar="DIR", help="UD English EWT")
+    parser.add_argument("--part", choices=PARTS, default=DEV, help="test: once, at the end")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="name or folder")
+    add_sets(parser)
     parser.add_argument("--dtype", default="fp32", metavar="TYPE,...", help="as nartk-decode has it")
     parser.add_argument(
         "--confidence",
@@ -171,7 +178,6 @@ def main() -> None:
         metavar="P,...",
         help="--min-edit-confidence of the models, each in turn; no table by type then",
     )
-    parser.add_argument("--part", choices=PARTS, default=DEV, help="test: once, at the end")
     parser.add_argument("--spacy", metavar="NAME", help="spaCy pipeline for ERRANT, a name or a folder")
     parser.add_argument("--output", type=Path, metavar="FOLDER")
     args = parser.parse_args()
@@ -202,6 +208,7 @@ def measured(
     systems: Sequence[System], sets: Sets, annotator: ErrantAnnotator | None, folder: Path | None
 ) -> Iterator[Row]:
     """Measures systems one after the other; a folder gets their outputs."""
+    golds = {} if annotator is None else typed(annotator, sets)
     for system in systems:
         outputs: Outputs = {}
         row = measure(system, sets, outputs.__setitem__)
@@ -215,7 +222,7 @@ def measured(
                     "\n".join(lines) + "\n", encoding="utf-8"
                 )
         if annotator is not None and system is not SOURCE:
-            row |= by_type(annotator, sets, outputs)
+            row |= by_type(annotator, golds, outputs)
             row["harmful"] = changes_of(
                 annotator, sets, outputs, None if own is None else own / "changes.tsv"
             )
@@ -223,7 +230,8 @@ def measured(
 
 
 def head(part: str, sets: Sets, rows: Sequence[Row]) -> Iterator[str]:
-    yield from ("# Quality of correction", f"- command: `{' '.join(['evaluate.py', *sys.argv[1:]])}`")
+    flags = " ".join(Path(each).name for each in sys.argv)
+    yield from ("# Quality of correction", f"- command: `{flags}`")
     gold = ", ".join(f"{name} {len(found)}" for name, found in sets.gold.items())
     yield f"- {part}: JFLEG {len(sets.learners.source)} sentences, {gold}"
     origins = Counter[str]()

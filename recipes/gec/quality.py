@@ -230,22 +230,32 @@ def missed(
                 )
 
 
-def by_type(annotator: ErrantAnnotator, sets: Sets, outputs: Mapping[str, Sequence[str]]) -> Row:
-    """F0.5 of each ERRANT type, and an example of each type of which most is missed, drawn by a fixed seed.
-
-    JFLEG's gold edits are those that the annotator finds in its references, ErAConD's are its own.
-    """
+def typed(annotator: ErrantAnnotator, sets: Sets) -> dict[str, list[M2Sentence]]:
+    """Sentences with gold edits and their types: JFLEG's as the annotator finds them, ErAConD's its own."""
     sources = [line.split() for line in sets.learners.source]
     references = [[line.split() for line in lines] for lines in sets.learners.references]
-    golds = {"JFLEG": annotator.annotate(sources, *references), "ErAConD": sets.gold["ErAConD"]}
+    return {"JFLEG": annotator.annotate(sources, *references), "ErAConD": sets.gold["ErAConD"]}
+
+
+def by_type(
+    annotator: ErrantAnnotator,
+    golds: Mapping[str, Sequence[M2Sentence]],
+    outputs: Mapping[str, Sequence[str]],
+) -> Row:
+    """F0.5 of each ERRANT type, and an example of each type of which most is missed, drawn by a fixed seed.
+
+    Args:
+        golds: Sentences with typed gold edits; the examples are of the last set.
+        outputs: A system's sentences in tokens, by the set's name.
+    """
     row: Row = {"types": {}, "errant": {}}
     for name, gold in golds.items():
-        tokens = [line.split(" ") for line in outputs[name]]
+        tokens = [[token for token in line.split(" ") if token] for line in outputs[name]]
         edits = annotator.annotate([each.source for each in gold], tokens)
         result = errant_score(gold, edits, annotation=annotator.signature)
         row["types"][name] = result.parts["types"]
         row["errant"][name] = scored(result)
-    lacking = [*missed(gold, tokens, edits)]  # of ErAConD, which may be shown
+    lacking = [*missed(gold, tokens, edits)]
     rng = random.Random(SEED)
     most = [name for name, _ in Counter(each.type for each in lacking).most_common(EXAMPLES)]
     drawn = (rng.choice([each for each in lacking if each.type == name]) for name in most)
