@@ -41,7 +41,7 @@ from nartk.errors import MissingDependencyError
 from nartk.metrics.errant import ErrantAnnotator
 
 TYPES = 16  # rows of the table by type
-Outputs = dict[str, list[str]]
+Outputs = dict[str, Sequence[str]]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -181,15 +181,16 @@ def main() -> None:
     parser.add_argument("--spacy", metavar="NAME", help="spaCy pipeline for ERRANT, a name or a folder")
     parser.add_argument("--output", type=Path, metavar="FOLDER")
     args = parser.parse_args()
-    least = [float(each) for each in args.confidence.split(",") if each]
+    swept = [float(each) for each in args.confidence.split(",") if each]
+    least: list[float | None] = [*swept] or [None]
     systems = [
         of_model(name, dtype, each)
         for name in args.models
         for dtype in args.dtype.split(",")
-        for each in least or [None]
+        for each in least
     ]
     try:
-        annotator = None if least else ErrantAnnotator(args.spacy)
+        annotator = None if swept else ErrantAnnotator(args.spacy)
     except MissingDependencyError as error:
         annotator = None
         print(f"evaluate.py: no table by type: {error}", file=sys.stderr)

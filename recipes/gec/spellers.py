@@ -139,11 +139,10 @@ def frequency_list(path: Path | None) -> dict[str, int]:
 
 def hunspell() -> Suggest:
     """The suggestions of Hunspell's American dictionary, the best first."""
+    import spylls
     from spylls.hunspell import Dictionary
 
-    dictionary = Dictionary.from_files(
-        str(Path(__import__("spylls").__file__).parent / "hunspell/data/en/en_US")
-    )
+    dictionary = Dictionary.from_files(f"{spylls.__path__[0]}/hunspell/data/en/en_US")
 
     @lru_cache(maxsize=100_000)
     def suggest(word: str) -> tuple[Suggestion, ...]:
