@@ -218,25 +218,36 @@ def encode(folder: Path, names: Iterable[str], *, count: bool) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--output", type=Path, required=True, help="folder to write")
-    add("--quick", action="store_true", help=f"about {QUICK_SENTENCES} sentences, for a test run")
-    add("--text", type=Path, nargs="+", default=[], help="files of more clean sentences, tokenised")
-    add("--sentences", type=int, help="clean sentences to take, drawn at random (default: all)")
-    add("--copies", type=int, default=6, help="noised copies of each sentence (default: 6)")
-    add(
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"about {QUICK_SENTENCES} sentences, for a test run"
+    )
+    parser.add_argument(
+        "--text", type=Path, nargs="+", default=[], help="files of more clean sentences, tokenised"
+    )
+    parser.add_argument(
+        "--sentences", type=int, help="clean sentences to take, drawn at random (default: all)"
+    )
+    parser.add_argument("--copies", type=int, default=6, help="noised copies of each sentence (default: 6)")
+    parser.add_argument(
         "--copied-share",
         type=float,
         default=0.03,
         help="share of pairs with what must be copied (default: 0.03)",
     )
-    add("--clean-share", type=float, help="share of unchanged pairs (default: what the rates give)")
-    add("--real", type=Path, help="folder of pairs of real_pairs.py")
-    add("--real-times", type=int, default=1, help="how often each real pair that changes counts (default: 1)")
-    add("--pieces", type=Path, help="folder whose spm.model and dict.txt are taken, instead of new ones")
-    add("--seed", type=int, default=1, help="seed of all noise (default: 1)")
-    add("--jobs", type=int, default=1, help="processes that noise (default: 1)")
-    add(
+    parser.add_argument(
+        "--clean-share", type=float, help="share of unchanged pairs (default: what the rates give)"
+    )
+    parser.add_argument("--real", type=Path, help="folder of pairs of real_pairs.py")
+    parser.add_argument(
+        "--real-times", type=int, default=1, help="how often each real pair that changes counts (default: 1)"
+    )
+    parser.add_argument(
+        "--pieces", type=Path, help="folder whose spm.model and dict.txt are taken, instead of new ones"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of all noise (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that noise (default: 1)")
+    parser.add_argument(
         "--rates",
         default=DEFAULT_RATES,
         help=f"{', '.join(rates_names())} or a JSON file of nartk-noise --fit (default: %(default)s)",
