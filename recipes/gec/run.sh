@@ -1,32 +1,41 @@
 #!/usr/bin/env bash
 # From raw text to scored corrections, in one go:
 #
-#   recipes/gec/run.sh [--work DIR] [--quick] [--device cpu|cuda] [--from STAGE] [--updates N] [--jfleg DIR]
-#                      [--m2 FILE]
+#   recipes/gec/run.sh [--work DIR] [--quick] [--size small|medium] [--device cpu|cuda] [--processes N]
+#                      [--from STAGE] [--updates N] [--text FILE]... [--real DIR] [--jfleg DIR] [--m2 FILE]
 #
-# Stages: prepare binarise train finish convert guard decode score. A stage that has finished is not run again;
-# --from STAGE runs it and all that follow. Training resumes from its last checkpoint.
-#   --quick    a tiny model on 3,000 sentences: every stage for real, in minutes on two cores
-#   --updates  updates of training (default 4700, as the shipped model; --quick 300)
-#   --jfleg    a folder with JFLEG's dev.src and dev.ref0-3 (your own download: its licence forbids shipping);
-#              without it the synthetic validation pairs are decoded and scored
-#   --m2       corrected sentences on which the guard is fitted, beside those that ship (ErAConD's for gec-en)
+# Stages: prepare binarise noise edits finish convert guard decode score. A stage that has finished is not run
+# again; --from STAGE runs it and all that follow. Training resumes from its last checkpoint.
+#   --quick      a tiny model on 3,000 sentences: every stage for real, in minutes on two cores
+#   --size       small (d_model 256, 7.9 M parameters) or medium (default; d_model 384, 16 M)
+#   --processes  that train together (default 1)
+#   --updates    of the three parts of training together (default 6000, --quick 300)
+#   --text       more clean text, a tokenised sentence a line (README.md: what gec-en has read)
+#   --real       pairs of real errors, of real_pairs.py; without it the second part is left out, and the third one
+#                has noise alone
+#   --jfleg      a folder with JFLEG's dev.src and dev.ref0-3 (your own download: its licence forbids shipping);
+#                without it the synthetic validation pairs are decoded and scored
+#   --m2         corrected sentences on which the guard is fitted, beside those that ship (ErAConD's for gec-en)
 # Needs the extras train and score (README.md, "Train").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-work=runs/gec quick= device=cpu from= updates= jfleg= m2=
-stages=(prepare binarise train finish convert guard decode score)
+work=runs/gec quick= size=medium device=cpu processes=1 from= updates= text=() real= jfleg= m2=
+stages=(prepare binarise noise edits finish convert guard decode score)
 
-usage() { sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --work) work=$2; shift 2 ;;
     --quick) quick=1; shift ;;
+    --size) size=$2; shift 2 ;;
     --device) device=$2; shift 2 ;;
+    --processes) processes=$2; shift 2 ;;
     --from) from=$2; shift 2 ;;
     --updates) updates=$2; shift 2 ;;
+    --text) text+=("$2"); shift 2 ;;
+    --real) real=$2; shift 2 ;;
     --jfleg) jfleg=$2; shift 2 ;;
     --m2) m2=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
@@ -36,54 +45,84 @@ done
 require "$from" train,score "${stages[@]}"
 mkdir -p "$work/done"
 
-model=(--arch nartk_transformer --d-model 256 --encoder-layers 6 --decoder-layers 2 --encoder-ffn 1024
-  --decoder-ffn 1024 --encoder-heads 4 --decoder-heads 4 --max-source-len 256 --max-target-len 256 --dropout 0.05)
-batch=(--max-tokens 2048 --update-freq 2) warmup=1000 save=500 keep=5 log=50
+case $size in
+  small) width=256 heads=4 ;;
+  medium) width=384 heads=6 ;;
+  *) die "no size '$size': choose from small, medium" ;;
+esac
+model=(--arch nartk_transformer --d-model $width --encoder-layers 6 --decoder-layers 2 --encoder-ffn $((4 * width))
+  --decoder-ffn $((4 * width)) --encoder-heads $heads --decoder-heads $heads --max-source-len 256
+  --max-target-len 256 --dropout 0)
+# Tokens of a batch: 8,192, whatever the device and the number of processes.
+batch=(--max-tokens 2048 --update-freq $((processes < 4 ? 4 / processes : 1))) rate=0.004 warmup=300 save=250 log=25
+[ "$device" = cpu ] || batch=(--max-tokens 8192)
 if [ -n "$quick" ]; then
   model=(--arch nartk_transformer_tiny --max-source-len 256 --max-target-len 256)
-  batch=(--max-tokens 2048) warmup=50 save=50 keep=3 log=10
+  batch=(--max-tokens 2048) warmup=50 save=50 log=10
 fi
 if [ -z "$updates" ]; then
-  updates=4700
+  updates=6000
   [ -z "$quick" ] || updates=300
 fi
-part=$((updates * 64 / 100))
 train_on "$device"
 
+# Three sets with the same pieces: noise; noise and real errors; few sentences, real errors, and 30 % that are
+# right.
 prepare() {
-  python "$here/prepare.py" --output "$work" ${quick:+--quick}
+  local data=() copies=()
+  [ -z "$quick" ] || data=(--quick)
+  [ -n "$quick" ] || copies=(--copies 2)
+  [ ${#text[@]} = 0 ] || data+=(--text "${text[@]}")
+  python "$here/prepare.py" --output "$work/noise" "${data[@]}" "${copies[@]}" --jobs "$processes"
+  data+=(--pieces "$work/noise" --copies 1 ${real:+--real "$real" --real-times 4})
+  [ -z "$real" ] || python "$here/prepare.py" --output "$work/edits" "${data[@]}" --seed 2
+  python "$here/prepare.py" --output "$work/finish" "${data[@]}" --seed 3 --sentences 40000 --clean-share 0.3
 }
 
 binarise() {
-  nartk-preprocess --source-lang src --target-lang trg --trainpref "$work/train.spm" \
-    --validpref "$work/valid.spm" --destdir "$work/bin" --joined-dictionary --srcdict "$work/dict.txt"
+  local set
+  for set in noise edits finish; do
+    [ -d "$work/$set" ] || continue
+    nartk-preprocess --source-lang src --target-lang trg --trainpref "$work/$set/train.spm" \
+      --validpref "$work/$set/valid.spm" --destdir "$work/$set/bin" --joined-dictionary \
+      --srcdict "$work/noise/dict.txt"
+  done
 }
 
-# The two parts of training share all but the schedule: first at a rate that falls slowly, then down to
-# nothing, where edits count three times as much as copied tokens.
+# fit SET FLAGS...: trains on a set; --finetune-from-model counts only where no checkpoint of its own is there.
 fit() {
-  nartk-train "$work/bin" --task translation --source-lang src --target-lang trg "${model[@]}" "${batch[@]}" \
-    "${place[@]}" --criterion nartk_cross_entropy --label-smoothing 0.05 --optimizer nartk_adamw \
+  local set=$1 command=(nartk-train)
+  shift
+  [ "$processes" = 1 ] || command=(torchrun --nproc-per-node "$processes" -m nartk train)
+  "${command[@]}" "$work/$set/bin" --task translation --source-lang src --target-lang trg "${model[@]}" "${batch[@]}" \
+    "${place[@]}" --criterion nartk_cross_entropy --label-smoothing 0.05 --optimizer nartk_muon \
     --adam-betas '(0.9, 0.98)' --weight-decay 0.01 --clip-norm 1.0 --max-source-positions 256 \
     --max-target-positions 256 --skip-invalid-size-inputs-valid-test --seed 1 --num-workers 0 \
-    --save-dir "$work/checkpoints" --save-interval-updates "$save" --keep-interval-updates "$keep" \
-    --no-epoch-checkpoints --log-interval "$log" --log-format simple --tensorboard-logdir "$work/tensorboard" "$@"
+    --save-dir "$work/$set/checkpoints" --save-interval-updates "$save" --keep-interval-updates 2 \
+    --no-epoch-checkpoints --log-interval "$log" --log-format simple --tensorboard-logdir "$work/tensorboard/$set" "$@"
 }
 
-train() {
-  fit --lr 0.001 --lr-scheduler inverse_sqrt --warmup-updates "$warmup" --warmup-init-lr 1e-7 \
-    --max-update "$part"
+# The first two parts keep their rate, so that either may go on for longer; the last one has it fall to 0, where
+# edits count three times as much as what is copied.
+noise() {
+  fit noise --lr "$rate" --lr-scheduler fixed --warmup-updates "$warmup" --max-update $((updates * 60 / 100))
+}
+
+edits() {
+  [ -z "$real" ] || fit edits --lr "$rate" --lr-scheduler fixed --max-update $((updates * 20 / 100)) \
+    --finetune-from-model "$work/noise/checkpoints/checkpoint_last.pt"
 }
 
 finish() {
-  # fairseq's decay counts from update 0: this rate has come down to about the first part's last one.
-  fit --lr 0.0016 --lr-scheduler polynomial_decay --power 1 --warmup-updates 0 --total-num-update "$updates" \
-    --max-update "$updates" --edit-weight 3 --reset-lr-scheduler
+  local from=noise part=$((updates * 20 / 100))
+  [ -z "$real" ] || from=edits
+  fit finish --lr "$rate" --lr-scheduler polynomial_decay --total-num-update $part --max-update $part \
+    --edit-weight 3 --finetune-from-model "$work/$from/checkpoints/checkpoint_last.pt"
 }
 
 convert() {
-  nartk-convert "$work/checkpoints/checkpoint_last.pt" --output "$work/model" --dict "$work/dict.txt" --spm "$work/spm.model" --dtype fp16 \
-    --tokenization penn --card "$here/card.md"
+  nartk-convert "$work/finish/checkpoints/checkpoint_last.pt" --output "$work/model" \
+    --dict "$work/noise/dict.txt" --spm "$work/noise/spm.model" --dtype fp16 --tokenization penn --card "$here/card.md"
 }
 
 guard() {
@@ -91,7 +130,7 @@ guard() {
 }
 
 decode() {
-  local source=$work/valid.src
+  local source=$work/noise/valid.src
   [ -z "$jfleg" ] || source=$jfleg/dev.src
   resumed "$work/out.txt" nartk-decode "$work/model" "$source" --pretokenized --strategy iad --device "$device" \
     --stats "$work/stats.json"
@@ -103,7 +142,7 @@ decode() {
 }
 
 score() {
-  local source=$work/valid.src refs=("$work/valid.trg")
+  local source=$work/noise/valid.src refs=("$work/noise/valid.trg")
   if [ -n "$jfleg" ]; then
     source=$jfleg/dev.src refs=("$jfleg"/dev.ref[0-3])
   fi
