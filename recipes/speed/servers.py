@@ -112,7 +112,7 @@ class Clients:
         Raises:
             EngineError: The server refuses a line.
         """
-        self._answers, self._latencies = [b""] * len(self.lines), list[float]()
+        self._bodies, self._latencies = [b""] * len(self.lines), list[float]()
         requests = [*map(self._request, self.lines)]
         with asyncio.Runner(loop_factory=LOOP) as runner:
             cpu, begin = cpu_seconds(self.process), time.perf_counter()
@@ -122,7 +122,7 @@ class Clients:
             "seconds": seconds,
             "latencies": self._latencies,
             "cpu": cpu_seconds(self.process) - cpu,
-            "texts": [self.text(json.loads(each)) for each in self._answers],
+            "texts": [self.text(json.loads(each)) for each in self._bodies],
         }
 
     def _request(self, line: str) -> bytes:
@@ -148,7 +148,7 @@ class Clients:
                 self._latencies.append(time.perf_counter() - begin)
                 if " 200 " not in status:
                     raise EngineError(f"{self.path}: {status}: {answer.decode()}")
-                self._answers[index] = answer
+                self._bodies[index] = answer
         finally:
             writer.close()
             await writer.wait_closed()
