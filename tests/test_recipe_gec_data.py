@@ -203,6 +203,12 @@ def test_real_pairs_hold_no_test_half(
         for line in build.read(shared_data / f"gec/eracond/part{part}.m2.xz"):
             assert not line.startswith("S ") or tuple(tokenize(build.plain(line[2:]))) not in used
     assert not {source for source, _ in pairs["train"]} & {source for source, _ in pairs["dev"]}
+    right = [*build.read(tmp_path / "ewt_right.train.src")]
+    assert right == [*build.read(tmp_path / "ewt_right.train.trg")]
+    assert "Gary Buck" in right
+    for part in ("dev", "test"):
+        for text, _ in build.conllu(shared_data / f"ud_ewt/en_ewt-ud-{part}.conllu.xz"):
+            assert tuple(tokenize(build.plain(text))) not in used or len(text) < 40, text
     fit = imported("gec", "fit_spelling.py")
     made = fit.fit_spelling([*fit.listed(), *fit.real(tmp_path / "train.src", tmp_path / "train.trg")])
     shipped = fit.spelling_noise()

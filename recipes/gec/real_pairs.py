@@ -2,9 +2,10 @@
 
     python recipes/gec/real_pairs.py --data FOLDER --output FOLDER
 
-Writes train and dev, each as .src and .trg, and both again for each source: eracond, ewt_typos, mlqe. Of
-ErAConD part 5 trains; dev is part 2 with the sentences of part 4 that are not in part 3; parts 1 and 3 are
-its test half and go nowhere. Of MLQE-PE only what looks like a learner's errors is kept: see `local_edits`.
+Writes train and dev, each as .src and .trg, and both again for each source: eracond, ewt_typos, ewt_right,
+mlqe. Of ErAConD part 5 trains; dev is part 2 with the sentences of part 4 that are not in part 3; parts 1 and
+3 are its test half and go nowhere. Of MLQE-PE only what looks like a learner's errors is kept: see
+`local_edits`. ewt_right has headings, fragments and lists of the treebank, which have to stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from build_corpora import conllu, is_prose, plain, read
+from build_corpora import conllu, is_prose, plain, read, ud_ewt
 
 from nartk.data.gec.rates import align, classify
 from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, read_m2
@@ -62,6 +63,19 @@ def ewt_typos(folder: Path) -> Iterator[Pair]:
         source, target = tokenised(text), tokenised(right)
         if source != target and is_prose(target.split(" ")):
             yield source, target
+
+
+def ewt_right(folder: Path) -> Iterator[Pair]:
+    """What is no prose in the treebank's training part, and has no marked typo, as pairs without an error.
+
+    Sentences without a first capital are left out, which learners' text should have corrected.
+    """
+    for text in ud_ewt(folder):
+        line = tokenised(text)
+        tokens = line.split(" ")
+        is_lower = len(tokens) > 3 and line[0].islower()
+        if 0 < len(tokens) <= LONGEST and not is_lower and not is_prose(tokens):
+            yield line, line
 
 
 def corrected(rows: list[list[str]]) -> str:
@@ -145,6 +159,7 @@ def main() -> None:
         "train": {
             "eracond": list(eracond(data, 5)),
             "ewt_typos": list(ewt_typos(data)),
+            "ewt_right": list(ewt_right(data)),
             "mlqe": [pair for part in ("train", "test20") for pair in mlqe(data, part)],
         },
         "dev": {
