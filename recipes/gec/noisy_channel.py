@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from nartk.data.gec.spelling import MOST_EDITS, letter_edits, spelling_noise
+
 PAIRED = 0.7  # weight of a pair's frequency beside the word's own
 LISTED = 0.5  # weight of a word's frequency in the list of suggestions beside its count in text
 UNKNOWN, WEIGHT, STRANGE = -22.0, 1.0, 3.0  # fitted to UD EWT train
+_RAREST = -12.0  # log-probability of an edit of letters that the table has not
 _TOKEN = re.compile(r"n't|'\w+|\w+?(?=n't)|\w+|[^\w\s]")
 
 
@@ -52,65 +55,14 @@ class Counts:
         self.total = self.singles.total()
 
 
-class Channel:
-    """Probabilities of misspellings by their letters, counted in codespell's list.
-
-    Each edit of a letter has the probability with which the list's words have it, given the letter before:
-    a simple case of Church and Gale 1991, "Probability scoring for spelling correction".
-    """
-
-    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        edits_, letters = Counter[tuple[str, str, str]](), Counter[str]()
-        for wrong, right in pairs:
-            letters.update(f"^{right}")
-            letters.update(map("".join, pairwise(f"^{right}")))
-            edits_.update(letter_edits(right, wrong))
-        self._edits, self._letters = edits_, letters
-
-    @lru_cache(maxsize=500_000)  # noqa: B019
-    def log_probability(self, wrong: str, right: str) -> float:
-        """Log-probability of writing one word for another, in nats."""
-        total = 0.0
-        for before, old, new in letter_edits(right, wrong):
-            seen = self._letters[before + old[:1]] if old else self._letters[before]
-            total += math.log((self._edits[before, old, new] + 0.1) / (seen + 30))
-        return total
-
-
-def letter_edits(right: str, wrong: str) -> list[tuple[str, str, str]]:
-    """The fewest edits of letters that turn a word into another: the letter before, old and new letters.
-
-    Damerau 1964: a letter is put in, left out or replaced, or two neighbours change places.
-    """
-    rows, columns = len(right) + 1, len(wrong) + 1
-    cost = [[i + j if not i * j else 0 for j in range(columns)] for i in range(rows)]
-    for i in range(1, rows):
-        for j in range(1, columns):
-            cost[i][j] = min(
-                cost[i - 1][j - 1] + (right[i - 1] != wrong[j - 1]), cost[i - 1][j] + 1, cost[i][j - 1] + 1
-            )
-            if _swapped(right, wrong, i, j):
-                cost[i][j] = min(cost[i][j], cost[i - 2][j - 2] + 1)
-    found, i, j = [], rows - 1, columns - 1
-    while i or j:
-        if i and j and right[i - 1] == wrong[j - 1] and cost[i][j] == cost[i - 1][j - 1]:
-            i, j = i - 1, j - 1
-            continue
-        here = cost[i][j] - 1
-        m, n = next(
-            (m, n)
-            for m, n in ((2, 2), (1, 1), (1, 0), (0, 1))
-            if m <= i and n <= j and cost[i - m][j - n] == here and (m < 2 or _swapped(right, wrong, i, j))
-        )
-        i, j = i - m, j - n
-        found.append((right[i - 1] if i else "^", right[i : i + m], wrong[j : j + n]))
-    return found
-
-
-def _swapped(right: str, wrong: str, i: int, j: int) -> bool:
-    return (
-        i > 1 and j > 1 and right[i - 2 : i] == wrong[j - 1] + wrong[j - 2] and right[i - 1] != right[i - 2]
-    )
+@lru_cache(maxsize=500_000)
+def log_probability(wrong: str, right: str) -> float:
+    """Log-probability of writing one word for another, in nats, by the shipped table of letter edits."""
+    edits = letter_edits(right, wrong)
+    if edits is None:
+        return MOST_EDITS * _RAREST
+    noise = spelling_noise()
+    return sum(math.log(max(noise.probability(edit), math.exp(_RAREST))) for edit in edits)
 
 
 @dataclass(frozen=True)
@@ -129,7 +81,6 @@ class InContext:
 
     counts: Counts
     total: int
-    channel: Channel
     unknown: float = UNKNOWN
     weight: float = WEIGHT
     strange: float = STRANGE
@@ -168,8 +119,6 @@ class InContext:
             if right:
                 next_ = (singles[right[0]] + 0.1) / total
                 at += pair(inner[-1], right[0], next_) - math.log(next_)
-            return at + self.weight * self.channel.log_probability(
-                word.lower(), "".join(inner).replace("'", "")
-            )
+            return at + self.weight * log_probability(word.lower(), "".join(inner).replace("'", ""))
 
         return [(score(each), each) for each in found]

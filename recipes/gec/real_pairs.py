@@ -66,7 +66,7 @@ def ewt_typos(folder: Path) -> Iterator[Pair]:
 
 
 def ewt_right(folder: Path) -> Iterator[Pair]:
-    """What is no prose in the treebank's training part, and has no marked typo, as pairs without an error.
+    """Pairs without an error of all that is no prose and has no marked typo in the treebank's training part.
 
     Sentences without a first capital are left out, which learners' text should have corrected.
     """

@@ -24,9 +24,9 @@ from itertools import islice
 from pathlib import Path
 
 from evaluate import add_sets, around, scores, table
-from noisy_channel import Channel, Choose, Counts, InContext, Suggest, Suggestion
+from noisy_channel import Choose, Counts, InContext, Suggest, Suggestion
 from quality import PROSE, SOURCE, System, gleu, measure, microseconds, of_model, read_sets
-from testsets import is_held_out, known_words
+from testsets import known_words
 
 import nartk
 from nartk.data.gec.lexicon import misspellings
@@ -164,12 +164,6 @@ def sentences(files: Sequence[Path]) -> Iterator[list[str]]:
             yield from (line.split() for line in lines)
 
 
-def trained_pairs() -> Iterator[tuple[str, str]]:
-    """Misspellings of codespell's list, and what they stand for, without those that are held out."""
-    for right, wrongs in misspellings().items():
-        yield from ((wrong.lower(), right.lower()) for wrong in wrongs if not is_held_out(wrong))
-
-
 def contraction(word: str, counts: Counts) -> Iterator[tuple[str, int]]:
     """Yields a word as a contraction that lacks its apostrophe, in tokens, and its count."""
     for end, clitic in CLITICS.items():
@@ -266,7 +260,7 @@ def main() -> None:
     model = nartk.load(args.model, dtype=args.dtype, threads=1)
     near, counts = symspell(args.frequencies), Counts(sentences(args.text))
     far = symspell(args.frequencies, counts)
-    choose = InContext(counts, sum(frequency_list(args.frequencies).values()), Channel(trained_pairs()))
+    choose = InContext(counts, sum(frequency_list(args.frequencies).values()))
     known = known_words() | {*seen_words(frequency_list(args.frequencies), counts)}
     spellers = [
         speller("Hunspell", known, hunspell(), most_likely),

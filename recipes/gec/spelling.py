@@ -16,9 +16,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from testsets import Corrected, is_held_out
+from testsets import Corrected
 
-from nartk.data.gec.lexicon import misspellings
+from nartk.data.gec.lexicon import held_out_misspellings
 from nartk.data.text import detokenize, tokenize
 from nartk.protocols.paragraph import edits
 
@@ -120,9 +120,9 @@ def inserted(sentences: Sequence[str], known: Container[str]) -> list[Spellings]
             at[token].append(number)
     rng = random.Random(SEED)
     found = []
-    for right, wrongs in sorted(misspellings().items()):
+    for right, wrongs in sorted(held_out_misspellings().items()):
         right = right.lower()
-        for wrong in sorted(filter(is_held_out, wrongs)):
+        for wrong in sorted(wrongs):
             if right not in at or len(wrong) < SHORTEST or is_listed(wrong.lower(), known):
                 continue
             text = sentences[rng.choice(at[right])]

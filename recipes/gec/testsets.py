@@ -7,7 +7,6 @@ files of its own for both.
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 import re
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,6 @@ WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 DEV, TEST = PARTS = "dev", "test"
 REFERENCES = 4  # of JFLEG
 PARAGRAPHS, LONG = 200, 20  # paragraphs of more than so many words
-HELD_OUT = 3  # of 256: misspellings whose hash begins below it are trained on nowhere
 
 
 def words(text: str) -> list[str]:
@@ -53,11 +51,6 @@ def known_words() -> frozenset[str]:
     """Words that are no misspellings, in small letters: ERRANT's list and what codespell corrects to."""
     right = (part for each in misspellings() for part in words(each))
     return frozenset([*map(str.lower, dictionary()), *right])
-
-
-def is_held_out(wrong: str) -> bool:
-    """True if a misspelling of codespell's list is kept for measuring."""
-    return hashlib.sha256(wrong.lower().encode()).digest()[0] < HELD_OUT
 
 
 @dataclass(frozen=True)
