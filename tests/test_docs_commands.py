@@ -361,10 +361,16 @@ def helps(command: Command) -> Iterator[tuple[str, list[str]]]:
 
 
 def flags_of(script: Path) -> set[str]:
-    """The flags that a script of Python declares."""
-    calls = [
-        each for each in ast.walk(ast.parse(script.read_text(encoding="utf-8"))) if isinstance(each, ast.Call)
-    ]
+    """The flags that a script of Python declares, itself or by a function `add_...` of a script beside it."""
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    parts: list[ast.AST] = [tree]
+    for each in ast.walk(tree):
+        beside = script.with_name(f"{each.module}.py") if isinstance(each, ast.ImportFrom) else script
+        if beside != script and beside.exists():
+            taken = {name.name for name in each.names if name.name.startswith("add_")}  # type: ignore[attr-defined]
+            body = ast.parse(beside.read_text(encoding="utf-8")).body
+            parts += [each for each in body if isinstance(each, ast.FunctionDef) and each.name in taken]
+    calls = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Call)]
     arguments = [each.args for each in calls if getattr(each.func, "attr", "") == "add_argument"]
     return {str(value.value) for values in arguments for value in values if isinstance(value, ast.Constant)}
 
