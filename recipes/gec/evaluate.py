@@ -37,6 +37,7 @@ from quality import (
 )
 from testsets import DEV, PARTS
 
+from nartk.bench.report import markdown
 from nartk.errors import MissingDependencyError
 from nartk.metrics.errant import ErrantAnnotator
 
@@ -45,7 +46,7 @@ Outputs = dict[str, Sequence[str]]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)] + [""]
+    return [*markdown(header, rows), ""]
 
 
 def around(found: Row) -> str:

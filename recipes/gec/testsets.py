@@ -7,12 +7,13 @@ files of its own for both.
 
 from __future__ import annotations
 
-import lzma
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import build_corpora
 
 from nartk.data.gec.lexicon import misspellings
 from nartk.data.m2 import M2Sentence, apply_edits, read_m2
@@ -32,8 +33,7 @@ def read(path: Path) -> list[str]:
     """Lines of a file, or of the file that was compressed with xz."""
     if not path.is_file():
         path = path.with_name(f"{path.name}.xz")
-    raw = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-    return raw.decode("utf-8").rstrip("\n").split("\n")
+    return [*build_corpora.read(path)]
 
 
 @lru_cache(maxsize=1)
