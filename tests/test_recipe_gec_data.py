@@ -23,6 +23,7 @@ gather = imported("gec", "gather.py")
 real = imported("gec", "real_pairs.py")
 copied = imported("gec", "copied.py")
 prepare = imported("gec", "prepare.py")
+treebank = imported("gec", "treebank.py")
 
 TABLE = json.loads((RECIPES / "gec" / "gather.json").read_text(encoding="utf-8"))
 MAY_SHIP = {"CC0-1.0", "CC-BY-2.0", "CC-BY-4.0", "CC-BY-SA-4.0", "public domain"}
@@ -171,7 +172,8 @@ def rows(*lines: str) -> list[list[str]]:
     ],
 )
 def test_marked_typos_are_put_right(lines: list[str], text: str) -> None:
-    assert real.corrected(rows(*lines)).split() == text.split()
+    written = " ".join(line.split()[1] for line in lines)
+    assert treebank.Sentence(written, rows(*lines)).corrected == text
 
 
 @pytest.mark.parametrize(
@@ -207,8 +209,8 @@ def test_real_pairs_hold_no_test_half(
     assert right == [*build.read(tmp_path / "ewt_right.train.trg")]
     assert "Gary Buck" in right
     for part in ("dev", "test"):
-        for text, _ in build.conllu(shared_data / f"ud_ewt/en_ewt-ud-{part}.conllu.xz"):
-            assert tuple(tokenize(build.plain(text))) not in used or len(text) < 40, text
+        for each in build.treebank(shared_data, part):
+            assert tuple(tokenize(build.plain(each.text))) not in used or len(each.text) < 40, each.text
     fit = imported("gec", "fit_spelling.py")
     made = fit.fit_spelling([*fit.listed(), *fit.real(tmp_path / "train.src", tmp_path / "train.trg")])
     shipped = fit.spelling_noise()

@@ -160,7 +160,7 @@ def test_typos_of_a_treebank_are_undone(tmp_path: Path) -> None:
 
 def test_paragraphs_are_long_and_whole() -> None:
     def sentence(text: str, begins: bool) -> Any:
-        return testsets.Ordinary(text, text, False, begins)
+        return testsets.Sentence(text, [], begins)
 
     long = "one two three four five six seven eight nine ten eleven."
     lines = [sentence(long, True), sentence(long, False), sentence(long, True), sentence(long, True)]

@@ -21,6 +21,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from treebank import Sentence, sentences
+
 from nartk.data.text import tokenize
 
 # Corpora of gather.py that ship, and of how many of their sentences one.
@@ -112,35 +114,17 @@ def scitldr(data: Path) -> Iterator[str]:
             yield from json.loads(line)["source"]
 
 
-def conllu(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yields each sentence's text and the columns of its words."""
-    text, rows = "", []
-    for line in read(path):
-        if line.startswith("# text = "):
-            text = line[9:]
-        elif line and not line.startswith("#"):
-            rows.append(line.split("\t"))
-        elif not line and rows:
-            yield text, rows
-            rows = []
-
-
-def ud_sentences(data: Path) -> Iterator[tuple[str, list[list[str]]]]:
-    return conllu(data / "ud_ewt/en_ewt-ud-train.conllu.xz")
+def treebank(data: Path, part: str = "train") -> Iterator[Sentence]:
+    """The sentences of a part of UD English EWT."""
+    return sentences(read(data / f"ud_ewt/en_ewt-ud-{part}.conllu.xz"))
 
 
 def ud_ewt(data: Path) -> Iterator[str]:
     """Sentences without marked typos, and none that dev and test have too."""
-    others = {
-        plain(text)
-        for part in ("dev", "test")
-        for text, _ in conllu(data / f"ud_ewt/en_ewt-ud-{part}.conllu.xz")
-    }
-    for text, rows in ud_sentences(data):
-        if plain(text) not in others and not any(
-            "Typo=Yes" in row[5] or "CorrectForm" in row[9] for row in rows
-        ):
-            yield text
+    others = {plain(each.text) for part in ("dev", "test") for each in treebank(data, part)}
+    for each in treebank(data):
+        if plain(each.text) not in others and not each.has_typo:
+            yield each.text
 
 
 def clean(lines: Iterable[str]) -> list[str]:
@@ -197,9 +181,9 @@ def lexicon(data: Path) -> Iterator[str]:
     """Lines `form lemma tag count` of the treebank's words, then `# tag tag count` of its tag pairs."""
     words: Counter[tuple[str, str, str]] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
-    for _, rows in ud_sentences(data):
+    for each in treebank(data):
         last = "^"
-        for row in rows:
+        for row in each.rows:
             if not row[0].isdigit():
                 continue
             tag = row[4]

@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from build_corpora import conllu, is_prose, plain, read, ud_ewt
+from build_corpora import is_prose, plain, read, treebank, ud_ewt
 
 from nartk.data.gec.rates import align, classify
 from nartk.data.m2 import M2Edit, M2Sentence, apply_edits, read_m2
@@ -58,9 +58,8 @@ def eracond(folder: Path, part: int) -> Iterator[Pair]:
 
 def ewt_typos(folder: Path) -> Iterator[Pair]:
     """Sentences of the treebank's training part with marked typos, and the forms that belong there."""
-    for text, rows in conllu(folder / "ud_ewt/en_ewt-ud-train.conllu.xz"):
-        right = corrected(rows)
-        source, target = tokenised(text), tokenised(right)
+    for each in treebank(folder):
+        source, target = tokenised(each.text), tokenised(each.corrected)
         if source != target and is_prose(target.split(" ")):
             yield source, target
 
@@ -76,36 +75,6 @@ def ewt_right(folder: Path) -> Iterator[Pair]:
         is_lower = len(tokens) > 3 and line[0].islower()
         if 0 < len(tokens) <= LONGEST and not is_lower and not is_prose(tokens):
             yield line, line
-
-
-def corrected(rows: list[list[str]]) -> str:
-    """A sentence of the treebank with `CorrectForm` and `CorrectSpaceAfter` carried out."""
-    text = ""
-    last = 0  # the last word of a group that is written as one, such as "don't"
-    is_whole = False  # whether the word before has its right form already, with what goes with it
-    for number, row in enumerate(rows):
-        first, _, stop = row[0].partition("-")
-        if "." in first or int(first) <= last:
-            continue
-        last = int(stop or 0)
-        notes = _notes(row)
-        form = notes.get("CorrectForm", row[1])
-        if stop and "CorrectForm" not in notes:
-            parts = rows[number + 1 : number + 2 + last - int(first)]
-            if "".join(part[1] for part in parts) == form:
-                form = "".join(_notes(part).get("CorrectForm", part[1]) for part in parts)
-        if row[7] == "goeswith":
-            text = text.rstrip() + ("" if is_whole or form == "_" else form)
-        else:
-            is_whole = "CorrectForm" in notes
-            text += "" if form == "_" else form
-        spaced = notes.get("CorrectSpaceAfter", notes.get("SpaceAfter", "Yes"))
-        text += " " if spaced == "Yes" else ""
-    return text
-
-
-def _notes(row: list[str]) -> dict[str, str]:
-    return dict(note.split("=", 1) for note in row[9].split("|") if "=" in note)
 
 
 def local_edits(source: list[str], target: list[str]) -> list[str] | None:

@@ -85,7 +85,7 @@ binarise() {
     [ -d "$work/$set" ] || continue
     nartk-preprocess --source-lang src --target-lang trg --trainpref "$work/$set/train.spm" \
       --validpref "$work/$set/valid.spm" --destdir "$work/$set/bin" --joined-dictionary \
-      --srcdict "$work/noise/dict.txt"
+      --srcdict "$work/noise/dict.txt" --workers "$processes"
   done
 }
 

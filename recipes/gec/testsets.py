@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import build_corpora
+from treebank import Sentence, sentences
 
 from nartk.data.gec.lexicon import misspellings
 from nartk.data.m2 import M2Sentence, apply_edits, read_m2
@@ -94,67 +95,19 @@ def eracond(folder: Path, part: str) -> list[M2Sentence]:
     return parts[2] + [each for each in parts[4] if tuple(each.source) not in again]
 
 
-@dataclass(frozen=True)
-class Ordinary:
-    """A sentence of the treebank.
-
-    Attributes:
-        text: Text as it was written.
-        corrected: Text without the typos that are annotated.
-        has_typo: True if any is.
-        begins: True if a paragraph begins with it.
-    """
-
-    text: str
-    corrected: str
-    has_typo: bool
-    begins: bool
-
-
-def part_of_treebank(folder: Path, part: str) -> list[Ordinary]:
+def part_of_treebank(folder: Path, part: str) -> list[Sentence]:
     return treebank(folder / f"en_ewt-ud-{part}.conllu")
 
 
-def treebank(path: Path) -> list[Ordinary]:
+def treebank(path: Path) -> list[Sentence]:
     """The sentences of a file of UD English EWT."""
-    return [_ordinary(block) for block in "\n".join(read(path)).split("\n\n") if block.strip()]
+    return [*sentences(read(path))]
 
 
-def _ordinary(block: str) -> Ordinary:
-    text, begins, has_typo, corrected, covered = "", False, False, "", 0
-    rows = []
-    for line in block.strip().split("\n"):
-        if line.startswith("# text = "):
-            text = line.removeprefix("# text = ")
-        begins |= line.startswith(("# newpar", "# newdoc"))
-        if not line.startswith("#"):
-            rows.append(line.split("\t"))
-    for number, row in enumerate(rows):
-        first, _, last = row[0].partition("-")
-        has_typo |= "Typo=Yes" in row[5] or "CorrectForm=" in row[9]
-        if not first.isdigit() or (not last and int(first) <= covered):
-            continue
-        written = _correct_form(row)
-        if last:
-            covered = int(last)
-            parts = rows[number + 1 : number + 2 + covered - int(first)]
-            if "CorrectForm=" not in row[9] and any("CorrectForm=" in part[9] for part in parts):
-                written = "".join(map(_correct_form, parts))
-        corrected += written + ("" if "SpaceAfter=No" in row[9].split("|") else " ")
-    return Ordinary(text, corrected.strip(), has_typo, begins)
-
-
-def _correct_form(row: Sequence[str]) -> str:
-    """A word of CoNLL-U as it should be written; nothing where it should not be there."""
-    found = next((each for each in row[9].split("|") if each.startswith("CorrectForm=")), f"={row[1]}")
-    form = found.partition("=")[2]
-    return "" if form == "_" and row[1] != "_" else form
-
-
-def paragraphs(sentences: Sequence[Ordinary]) -> list[str]:
+def paragraphs(ordinary: Sequence[Sentence]) -> list[str]:
     """Longer paragraphs of the treebank, the first `PARAGRAPHS` of them, a line each."""
     found: list[list[str]] = []
-    for each in sentences:
+    for each in ordinary:
         if each.begins or not found:
             found.append([])
         found[-1].append(each.text)

@@ -8,7 +8,6 @@ are relabelled first, and a copula becomes the head of its clause as it is there
 from __future__ import annotations
 
 import argparse
-import lzma
 import os
 import shutil
 import sys
@@ -18,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import spacy
+from build_corpora import read
 from spacy.tokens import Doc, DocBin
 from spacy.training import Corpus
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config
 from spacy.vocab import Vocab
+from treebank import sentences
 
 CONFIG = Path(__file__).with_name("spacy.cfg")
 DEFAULT_OUTPUT = Path("~/.cache/nartk/spacy-ewt")
@@ -89,20 +90,13 @@ class Token:
 
 def read_conllu(path: Path) -> Iterator[list[Token]]:
     """Yields the sentences of a CoNLL-U file, plain or `.xz`, without its ranges and empty nodes."""
-    opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "rt", encoding="utf-8") as lines:
+    for each in sentences(read(path)):
         sentence: list[Token] = []
-        for line in lines:
-            columns = line.rstrip("\n").split("\t")
-            if columns[0].isdigit():
-                _, form, lemma, pos, tag, _, head, relation, *_ = columns
+        for number, form, lemma, pos, tag, _, head, relation, *_ in each.rows:
+            if number.isdigit():
                 parent = int(head) - 1 if head != "0" else len(sentence)
                 sentence.append(Token(form, lemma, pos, tag, parent, relation))
-            elif columns == [""] and sentence:
-                yield sentence
-                sentence = []
-        if sentence:
-            yield sentence
+        yield sentence
 
 
 def promote_copulas(sentence: list[Token]) -> None:

@@ -29,7 +29,9 @@ def imported(recipe: str, name: str) -> Any:
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(RECIPES / recipe)  # where the modules are that it imports
+        spec.loader.exec_module(module)
     return module
 
 
