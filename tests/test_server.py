@@ -441,6 +441,26 @@ def test_a_body_that_does_not_come(corrector: Model) -> None:
         assert b" 408 " in slow.recv(100)
 
 
+@pytest.mark.parametrize("begun", [b"", b"GET /v1/models HTTP/1.1\r\nHost: "])
+def test_headers_that_do_not_come(corrector: Model, begun: bytes) -> None:
+    """Neither of the first request of a connection nor of the next one; what comes in time is answered."""
+    whole = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+    with (
+        serving(Service({"gec-en": corrector}, Limits(read_seconds=0.3))) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as first,
+        socket.create_connection((client.base_url.host, client.base_url.port), timeout=10) as second,
+    ):
+        first.sendall(begun)
+        for piece in (whole[:20], whole[20:], whole[:9], whole[9:]):
+            second.sendall(piece)
+            time.sleep(0.1)
+        second.sendall(b"GET / ")
+        assert second.recv(9999).count(b"HTTP/1.1 200") == 2
+        for each in (first, second):
+            while each.recv(9999):
+                pass
+
+
 def test_keys(corrector: Model) -> None:
     with serving(Service({"gec-en": corrector}, keys=["first", "second"])) as client:
         body = {"lines": ["She go."]}
