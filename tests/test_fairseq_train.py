@@ -155,27 +155,43 @@ sys.exit(code)
 def test_two_processes_train_as_one_with_twice_the_batch(
     machines: int, optimizer: str, tolerance: float, data: Path, tmp_path: Path
 ) -> None:
-    """Under torchrun, with gloo; two machines are two of it. Both processes hold the same parameters."""
+    """Under torchrun, with gloo; two machines are two of it. They go on from a checkpoint too, and both
+    processes hold the same parameters."""
     flags = [str(data), *SMALL.split(), *TRAINING.split(), "--dropout", "0", "--max-update", "12"]
     flags += ["--optimizer", optimizer]
     own("train", *flags, "--save-dir", str(tmp_path / "one"), "--update-freq", "2")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     (tmp_path / "keeping.py").write_text(KEEPING)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(machines)]
-    launch += ["--nproc-per-node", str(2 // machines), "--master-addr", "127.0.0.1", "--master-port", port]
-    rest = [str(tmp_path / "keeping.py"), *flags, "--save-dir", str(tmp_path / "two")]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    started = [
-        subprocess.Popen(
-            [*launch, "--node-rank", str(rank), *rest], env=env, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(machines)
-    ]
-    for process in started:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+    for limit in ("7", "12"):  # in one go, and resumed
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(machines)]
+        launch += [
+            "--nproc-per-node",
+            str(2 // machines),
+            "--master-addr",
+            "127.0.0.1",
+            "--master-port",
+            port,
+        ]
+        rest = [
+            str(tmp_path / "keeping.py"),
+            *flags,
+            "--max-update",
+            limit,
+            "--save-dir",
+            str(tmp_path / "two"),
+        ]
+        started = [
+            subprocess.Popen(
+                [*launch, "--node-rank", str(rank), *rest], env=env, stderr=subprocess.PIPE, text=True
+            )
+            for rank in range(machines)
+        ]
+        for process in started:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
     first, second = (torch.load(tmp_path / f"two.{rank}") for rank in range(2))
     saved, alone = (
         torch.load(tmp_path / name / "checkpoint_last.pt", weights_only=False)["model"]

@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
     make_folder(Path(args.save_dir))
     if args.cpu:
         _communicate_on_cpu(args)
+    # Or fairseq sends what one process has read to the others in a form that torch 2.6 refuses to read.
+    args.load_checkpoint_on_all_dp_ranks = True
     distributed.call_main(convert_namespace_to_omegaconf(args), _train)
     return 0
 
