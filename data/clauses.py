@@ -54,6 +54,7 @@ class Clause:
         words: The usual way to write each word in small letters.
         is_capitals: True if it is all in capitals, and is read in small letters.
         begins, ends: True if it begins, and ends, as a sentence does.
+        corrected: Texts that the model reads in place of each token; empty: the tokens themselves.
     """
 
     read: tuple[str, ...]
@@ -62,11 +63,12 @@ class Clause:
     is_capitals: bool = False
     begins: bool = True
     ends: bool = True
+    corrected: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """Text that the model reads."""
-        tokens = [*self.read]
+        tokens = [*(self.corrected or self.read)]
         if self.is_capitals:
             tokens = [self.words.get(token.lower(), token.lower()) for token in tokens]
         if self.is_capitals or not self.begins:
@@ -103,10 +105,11 @@ class Clause:
             return ()
         _, middle = min(breaks)
         is_end = self.read[middle - 1] in _FINAL
-        return (
-            replace(self, read=self.read[:middle], spelled=self.spelled[:middle], ends=is_end),
-            replace(self, read=self.read[middle:], spelled=self.spelled[middle:], begins=is_end),
+        first, second = (
+            replace(self, read=self.read[part], spelled=self.spelled[part], corrected=self.corrected[part])
+            for part in (slice(middle), slice(middle, None))
         )
+        return replace(first, ends=is_end), replace(second, begins=is_end)
 
 
 def clauses(

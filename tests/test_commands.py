@@ -120,6 +120,7 @@ def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
     lines = printed("nartk", "models").splitlines()
     titles = [
         "gec-en: English grammatical error correction",
+        "gec-en-medium: English grammatical error correction, better and larger",
         "asr-digits: spoken English digits",
         "st-digits: spoken English numbers in German words",
         "s2s-digits: spoken English numbers in French speech",

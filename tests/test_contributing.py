@@ -100,7 +100,7 @@ def test_the_drafters_flags_and_bounds_are_its_declaration(
 
 def test_the_added_score_is_what_is_counted_by_hand() -> None:
     import_module("covering")
-    model = nartk.load("gec-en", pretokenized=True)
+    model = nartk.load("gec-en", pretokenized=True, guard=False)  # which reads the lines as they are
     options = {"nbest": 5, "length_penalty": 0.0}
     sizes: dict[int, list[Any]] = {1: [], 32: []}
     for size, found in sizes.items():

@@ -496,7 +496,7 @@ FULL = Path("/dev/full")
             ["nowhere.txt"],
             2,
             r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model "
-            r"\(gec-en, asr-digits, st-digits, s2s-digits\), no model",
+            r"\(gec-en, gec-en-medium, asr-digits, st-digits, s2s-digits\), no model",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (

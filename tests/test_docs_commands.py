@@ -68,7 +68,10 @@ NOT_RUN: dict[tuple[str, str], str] = {
     ("recipes/asr/README.md", "python recipes/asr/(prepare|whisper_.*).py .*"): CORPUS,
     ("recipes/asr/README.md", r"(FOLDER=.*|nartk-(decode|convert) \$FOLDER .*)"): PUBLISHED,
     ("recipes/(asr|st)/README.md", "nartk-(convert checkpoints|decode model).*"): CORPUS,
-    ("recipes/gec/README.md", "python recipes/gec/((fit|measure)_guard|evaluate|spellers).py .*"): CORPUS,
+    (
+        "recipes/gec/README.md",
+        "python recipes/gec/((fit|measure)_guard|fit_speller|evaluate|spellers).py .*",
+    ): CORPUS,
     ("recipes/gec/README.md", "python recipes/gec/(gather|real_pairs|fit_spelling|prepare).py .*"): CORPUS,
     ("recipes/mt/README.md", "python recipes/mt/several.py .*"): TEACHER,
     ("recipes/mt/README.md", "nartk-(calibrate|decode) runs/mt-en-de/.*"): TEACHER,

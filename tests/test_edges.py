@@ -101,7 +101,7 @@ EDGES = [
     (
         "distill in.txt in.txt --output new",
         2,
-        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en, asr-digits, st-digits, s2s-digits)",
+        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en, gec-en-medium, asr-digits, ",
     ),
     (
         "convert model --output new --dict dict.txt",

@@ -1,51 +1,17 @@
-"""The spell checkers of the correction recipe: edits of letters, the noisy channel, what they change."""
+"""The spell checkers of the correction recipe: what they change, and the speller that is made of text."""
 
 from __future__ import annotations
 
-import sys
+import json
+from pathlib import Path
 
 import pytest
-from support.recipe_scripts import RECIPES, imported
+from support.recipe_scripts import imported
 
-sys.path.insert(0, str(RECIPES / "gec"))
+from nartk.data.gec.speller import read_speller
 
-channel = imported("gec", "noisy_channel.py")
 spellers = imported("gec", "spellers.py")
-
-
-def test_the_channel_prefers_the_errors_that_people_make() -> None:
-    """By codespell's list: `ie` for `ei` is common, `ih` is not; a letter is dropped where two are alike."""
-    assert channel.log_probability("recieve", "receive") > channel.log_probability("reciive", "receive")
-    assert channel.log_probability("adress", "address") > channel.log_probability("addess", "address")
-    assert channel.log_probability("chief", "chief") == 0.0
-    # One edit that no misspelling has, and one that is too long to be in the table.
-    assert channel.log_probability("qhief", "chief") < -9
-    assert channel.log_probability("a", "abcdefgh") == 3 * -12.0
-
-
-def chooser(*lines: str, **settings: float) -> channel.InContext:
-    return channel.InContext(channel.Counts(line.split() for line in lines), 1000, **settings)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "word"),
-    [("a ", " man", "tall"), ("a ", " game", "ball"), ("so ", " a", "tall"), ("my ", " a", "ball")],
-)
-def test_neighbours_decide_between_equal_suggestions(
-    before: str, after: str, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel, "log_probability", lambda wrong, right: 0.0)
-    choose = chooser(*["so tall man"] * 50, *["my ball game"] * 50, unknown=-99.0)
-    found = [channel.Suggestion("tall", 1, 500), channel.Suggestion("ball", 1, 500)]
-    assert choose("zall", before, after, found).word == word
-    assert choose.ranked("zall", before, after, found)[0].word == word
-
-
-def test_words_stay_that_are_more_probable_as_unknown_words() -> None:
-    found = [channel.Suggestion("which", 1, 500)]
-    assert chooser("which is old", unknown=-99.0)("wich", "", " is", found) is not None
-    assert chooser("which is old", unknown=0.0)("wich", "", " is", found) is None
-
+fit = imported("gec", "fit_speller.py")
 
 KNOWN = frozenset(["the", "old", "house", "is", "here"])
 
@@ -69,36 +35,46 @@ def test_misspellings_are_plain_words_that_are_in_no_list(line: str, words: list
 
 def test_a_line_is_left_alone_but_for_its_misspellings() -> None:
     forms = {"teh": "the", "hosue": "house", "isnt": "is n't"}
+    given = []
 
-    def suggest(word: str) -> list[channel.Suggestion]:
-        return [channel.Suggestion(forms[word], 1, 1)] if word in forms else []
+    def fix(word: str, before: str, after: str) -> str | None:
+        given.append((word, before, after))
+        return forms.get(word.lower())
 
     def checked(line: str, *, tokens: bool) -> str:
-        return str(spellers.checked(line, KNOWN, suggest, spellers.most_likely, tokens=tokens))
+        return str(spellers.checked(line, KNOWN, fix, tokens=tokens))
 
     line = "Teh  old “hosue” isnt  heer!"
     assert checked(line, tokens=False) == "The  old “house” isn't  heer!"
+    assert given[1] == ("hosue", "The  old “", "” isnt  heer!")
     assert checked("Teh hosue isnt heer !", tokens=True) == "The house is n't heer !"
 
 
-def test_a_suggestion_is_chosen_between_what_is_done_and_what_is_not() -> None:
-    given = []
-
-    def choose(word: str, before: str, after: str, found: list[channel.Suggestion]) -> channel.Suggestion:
-        given.append((word, before, after))
-        return found[0]
-
-    def suggest(word: str) -> list[channel.Suggestion]:
-        return [channel.Suggestion({"teh": "the", "hosue": "house"}[word], 1, 1)]
-
-    assert spellers.checked("teh old hosue.", KNOWN, suggest, choose, tokens=False) == "the old house."
-    assert given == [("teh", "", " old hosue."), ("hosue", "the old ", ".")]
+def test_words_are_those_of_text_and_list_without_misspellings() -> None:
+    lines = [["That", "'s", "plonk"]] * 500 + [["its", "eggs"], ["egg", "'s"]] * 5 + [["rare", "thats"]] * 4
+    counts = fit.Counts(lines)
+    assert counts.pairs["", "that"] == 500
+    assert fit.is_contraction("thats", counts)  # four times beside five hundred
+    assert not fit.is_contraction("eggs", counts)
+    words = fit.words_of(counts, {"thats": 9, "teh": 9, "tabled": 9})
+    assert {"that", "plonk", "eggs", "tabled", "receive"} <= words  # codespell corrects to the last one
+    assert not {"thats", "teh", "rare"} & words
 
 
-def test_contractions_need_text_that_has_them() -> None:
-    counts = channel.Counts([["that", "'s", "it"]] * 3 + [["it", "'s", "so"]] * 2)
-    assert [*spellers.contraction("thats", counts)] == [("that 's", 3)]
-    assert [*spellers.contraction("its", counts)] == []  # counted twice
-    assert [*spellers.contraction("that", counts)] == []
-    assert "thats" not in {*spellers.seen_words({"thats": 9, "teh": 9, "so": 9}, counts)}
-    assert {*spellers.seen_words({"thats": 9, "teh": 9, "so": 9}, counts)} == {"so", "'s", "it"}  # five times
+def test_the_speller_goes_into_the_models_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"guard": {"list": "words.txt"}, "files": {}}))
+    (tmp_path / "list.txt").write_text("\ufeffhouse 90\nold 5\n", encoding="utf-8")
+    (tmp_path / "text.txt").write_text("the old wozzle is here\n" * 9)  # a line counts once
+    monkeypatch.setattr(fit, "corpus_names", list)
+    folder = str(tmp_path)
+    monkeypatch.setattr(
+        fit.sys, "argv", ["", folder, "--frequencies", f"{folder}/list.txt", "--text", f"{folder}/text.txt"]
+    )
+    fit.main()
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["guard"] == {"list": "words.txt", "speller": "speller.npz.xz"}
+    assert list(config["files"]) == ["speller.npz.xz"]
+    found = read_speller(tmp_path / "speller.npz.xz")
+    assert "house" in found
+    assert "wozzle" not in found
+    assert found.spell(["The", "hosue", "is", "old"]) == ["The", "house", "is", "old"]

@@ -345,6 +345,21 @@ def test_edits_make_the_output(seed: int) -> None:
     assert all(one.end <= two.begin for one, two in pairwise(found))
 
 
+@pytest.mark.parametrize(
+    ("name", "languages"),
+    [
+        ("gec-en", ("en",)),
+        ("gec-en-medium", ("en",)),
+        ("my-gec-en", ("en",)),
+        ("gec", ()),
+    ],
+)
+def test_a_name_tells_what_language_is_corrected(
+    corrector: Model, name: str, languages: tuple[str, ...]
+) -> None:
+    assert Service({name: corrector}).models[name].languages == languages
+
+
 def test_a_translator_is_found_by_its_languages(corrector: Model) -> None:
     """The shipped correction model, without its guard, stands for a translator."""
     model = replace(corrector, checkpoint=replace(corrector.checkpoint, guard=None))

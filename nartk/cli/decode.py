@@ -56,8 +56,9 @@ drafts counts as one sentence. What is drawn for a line does not depend on other
 A model whose output should resemble its input, such as gec-en, has a guard. An output that is not sound, by
 its log-probabilities, length, repetitions, or the words that it loses or invents, is not taken: the sentence
 is decoded again in pieces, and what is not sound even so, or too long, stays as it is. Single edits are
-undone that make a word that exists nowhere. --stats and JSONL (as "guard") say what was done; tokens and
-log-probabilities are then those of the pieces. A line with a prefix is not guarded. --no-guard takes all.
+undone that make a word that exists nowhere. Where the model has a speller, it reads misspelt words spelled.
+--stats and JSONL (as "guard") say what was done; tokens and log-probabilities are then those of the pieces.
+A line with a prefix is not guarded. --no-guard takes all.
 
 With a model of speech a sound file (wav, flac, ogg, mp3; with the extra `media` also m4a, webm and others) is
 a line, and so are stdin where it brings sound, each file of a manifest, each array of an .npz of features and

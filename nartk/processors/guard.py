@@ -1,10 +1,13 @@
 """A guard for models whose output should resemble its input: an output is kept only if it is sound.
 
 A model folder declares it by the key ``guard`` of config.json: each of `Thresholds` by name, and ``list``,
-the name of a file with the words of the language, one a line as it is usually written. An output is unsound
-by its mean or lowest log-probability, its length, phrases that it repeats, words and letters of the source
-that it lacks, or words that neither the source nor the list has. Then the sentence is decoded in smaller
-pieces (`nartk.data.clauses`), and what is unsound even so stays as it is in the source (`serving.lines`).
+the name of a file with the words of the language, one a line as it is usually written, and if there is one,
+``speller``, the name of a file of `nartk.data.gec.speller`, by which the model reads misspelt words spelled.
+
+An output is unsound by its mean or lowest log-probability, its length, phrases that it repeats, words and
+letters of the source that it lacks, or words that neither the source nor the list has. Then the sentence is
+decoded in smaller pieces (`nartk.data.clauses`), and what is unsound even so stays as it is in the source
+(`serving.lines`).
 
 Single edits are undone first: those that make a word that exists nowhere, that change what is no plain word,
 such as ``e.g.this``, or a mark beside another one, and those that are not probable enough.
@@ -16,7 +19,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -31,9 +34,10 @@ from nartk.vocab import UNKNOWN
 
 if TYPE_CHECKING:
     from nartk.data.clauses import Clause, Word
+    from nartk.data.gec.speller import Speller
     from nartk.processors import OutputProcessor
 
-KEY, LIST = "guard", "list"
+KEY, LIST, SPELLER = "guard", "list", "speller"
 _MOST_BYTES = 100_000_000  # of the list of words
 _PHRASE = 3  # tokens
 _FEW = 3  # words of a sentence of which one may be another
@@ -87,16 +91,31 @@ class Guard:
 
     Attributes:
         path: The file of the words.
+        spelling: The file of the speller; None: there is none.
     """
 
     thresholds: Thresholds
     path: Path
+    spelling: Path | None = None
 
     @cached_property
     def words(self) -> Mapping[str, str]:
         """Words in small letters, and how each is usually written."""
         text = read_file(self.path, most=_MOST_BYTES).decode("utf-8", "replace")
         return {word.lower(): word for word in text.split("\n")}
+
+    @cached_property
+    def speller(self) -> Speller | None:
+        """Spells misspelt words for the model; None: they stay."""
+        if self.spelling is None:
+            return None
+        from nartk.data.gec.speller import read_speller
+
+        return read_speller(self.spelling)
+
+    def knows(self, word: str) -> bool:
+        """Tells whether a word in small letters exists."""
+        return word in self.words or (self.speller is not None and word in self.speller)
 
     def clauses(self, text: str, written: str, *, whole: bool = False) -> list[Clause]:
         """The pieces of a sentence that are decoded first, at least one.
@@ -109,7 +128,17 @@ class Guard:
         from nartk.data.clauses import clauses
 
         read, spelled = text.split(), written.split()
-        return clauses(read, spelled if len(spelled) == len(read) else read, self.words, whole=whole)
+        found = clauses(read, spelled if len(spelled) == len(read) else read, self.words, whole=whole)
+        return found if whole else [*map(self._spell, found)]
+
+    def _spell(self, clause: Clause) -> Clause:
+        """A piece in which the model reads misspelt words spelled."""
+        # Most pieces have no such word: the speller is read for the others alone.
+        if clause.is_capitals or all(token.lower() in self.words for token in clause.read if token.isalpha()):
+            return clause
+        return (
+            clause if self.speller is None else replace(clause, corrected=(*self.speller.spell(clause.read),))
+        )
 
     def judge(
         self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor
@@ -121,14 +150,14 @@ class Guard:
         if text == clause.text == " ".join(source):
             return text, (), ()
         written, end = scored_words(text, hypothesis, output)
-        tokens, undone = self.mend(source, clause.restore(written), end)
+        tokens, undone = self.mend(source, clause.restore(written), end, clause.corrected)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         if tokens != source:
             reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
         return " ".join(tokens), tuple(undone), tuple(reasons)
 
     def mend(
-        self, source: Sequence[str], written: Sequence[Word], end: float
+        self, source: Sequence[str], written: Sequence[Word], end: float, corrected: Sequence[str] = ()
     ) -> tuple[list[str], list[Guarded]]:
         """The tokens of an output without the edits that are not sound, and these.
 
@@ -137,6 +166,8 @@ class Guard:
         Args:
             source: Tokens.
             end: The log-probability that the output ends where it does.
+            corrected: Texts that the model read in place of each token, which need not be probable; empty: it
+                read the tokens.
         """
         output = [token for token, _ in written]
         if [*source] == output:
@@ -161,7 +192,8 @@ class Guard:
             if not block and len(marks) > 1 and all(map(_IS_MARK, marks)):
                 reasons.append("a mark is dropped behind another one")
             probability = math.exp(min(0.0, math.fsum(scores[j : max(last, j + 1)])))
-            if probability < self.thresholds.edit:
+            is_read = " ".join(corrected[i:stop]).lower() == " ".join(block).lower()
+            if probability < self.thresholds.edit and not (corrected and is_read):
                 reasons.append(f"probability {probability:.3f}, below {self.thresholds.edit:g}")
             if reasons:
                 undone.append(Guarded("undone", " ".join(mine), tuple(reasons)))
@@ -207,11 +239,11 @@ class Guard:
     def _is_strange(self, token: str, known: set[str]) -> bool:
         """Tells whether a token, or a part of it, is a word that is neither in the source nor in the list."""
         lower = token.lower()
-        if lower in known or lower in self.words:
+        if lower in known or self.knows(lower):
             return False
         if UNKNOWN in token:
             return True
-        return any(part not in known and part not in self.words for part in _PARTS.findall(lower))
+        return any(part not in known and not self.knows(part) for part in _PARTS.findall(lower))
 
 
 def scored_words(text: str, hypothesis: Hypothesis, output: OutputProcessor) -> tuple[list[Word], float]:
@@ -298,10 +330,11 @@ def read_guard(settings: object, folder: Folder, where: str) -> Guard | None:
     if settings is None:
         return None
     names = [item.name for item in fields(Thresholds)]
-    if not isinstance(settings, dict) or {*settings} != {*names, LIST}:
+    if not isinstance(settings, dict) or {*settings} - {SPELLER} != {*names, LIST}:
         raise CheckpointError(f"{KEY!r} has not the keys {', '.join([*names, LIST])}", where=where)
     values: JsonObject = {name: settings[name] for name in names}
     for name, value in values.items():
         if type(value) not in (int, float):
             raise CheckpointError(f"{name!r} of {KEY!r} is {value!r}, no number", where=where)
-    return Guard(Thresholds(**values), named_file(folder, settings, LIST))
+    spelling = named_file(folder, settings, SPELLER) if SPELLER in settings else None
+    return Guard(Thresholds(**values), named_file(folder, settings, LIST), spelling)

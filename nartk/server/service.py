@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CODE = r"[a-z]{2,3}(?:_[A-Za-z]+)?"  # en, zh_Hans
 _PAIR = re.compile(f"({_CODE})-({_CODE})")
-_ONE = re.compile(f".+-({_CODE})")
+_ONE = re.compile(f".+-({_CODE})(?:-(?:small|medium|large))?")
 _LOG = logging.getLogger(__name__)
 _RETRY = 1  # seconds that a client is asked to wait
 
@@ -167,7 +167,7 @@ class Service:
 
     Args:
         models: Models by the names that requests give. One that is named ``en-pt`` translates between these
-            languages; one with a guard that is named ``gec-en`` corrects this one.
+            languages; one with a guard that is named ``gec-en`` or ``gec-en-medium`` corrects this one.
         batch_size: Most sentences of a model at a time.
         keys: If any, each request has one of them.
     """

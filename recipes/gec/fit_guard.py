@@ -223,10 +223,20 @@ def main() -> None:
 
 def write(folder: Path, limits: Thresholds) -> None:
     """Puts thresholds, and the list of words that lies there, into a model folder's configuration."""
+    change(folder, {**asdict(limits), LIST: WORDS}, WORDS)
+
+
+def declare(folder: Path, key: str, name: str) -> None:
+    """Names a file that lies in a model folder in the configuration of its guard."""
+    change(folder, {key: name}, name)
+
+
+def change(folder: Path, settings: Mapping[str, object], name: str) -> None:
+    """Changes settings of a model folder's guard, and puts down the hash of the file that they name."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     files = config.pop("files")
-    files[WORDS] = hashlib.sha256((folder / WORDS).read_bytes()).hexdigest()
-    config[KEY] = {**asdict(limits), LIST: WORDS}
+    files[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    config[KEY] = {**config.get(KEY, {}), **settings}
     config["files"] = dict(sorted(files.items()))
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 

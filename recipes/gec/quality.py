@@ -70,6 +70,12 @@ def of_model(name: str, dtype: str | None, least: float | None = None) -> System
         least: Least probability of an edit; None: the folder's.
     """
     model = nartk.load(name, dtype=dtype, threads=1, min_edit_confidence=least)
+    title = f"{Path(name).name}, {model.dtype}" + ("" if least is None else f", confidence {least:g}")
+    return of_loaded(title, model)
+
+
+def of_loaded(title: str, model: nartk.Model) -> System:
+    """A model that is loaded, with its default strategy."""
 
     def correct(lines: Sequence[str], tokens: bool) -> list[str]:
         run = replace(model, pretokenized=tokens).run(lines)
@@ -77,7 +83,6 @@ def of_model(name: str, dtype: str | None, least: float | None = None) -> System
             line if each.error is not None else each.text for line, each in zip(lines, run.best, strict=True)
         ]
 
-    title = f"{Path(name).name}, {model.dtype}" + ("" if least is None else f", confidence {least:g}")
     return System(title, model.signature(model.strategy(None, {})), correct)
 
 
