@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import pickle
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -145,6 +146,13 @@ def test_what_is_written_is_read(speller: Speller, tmp_path: Path) -> None:
         assert np.array_equal(getattr(found, name), getattr(speller, name))
     assert "house" in found
     assert "hosue" not in found
+
+
+def test_a_speller_goes_to_other_processes(speller: Speller) -> None:
+    assert speller.spell(["hosue"]) == ["house"]
+    found = pickle.loads(pickle.dumps(speller))
+    assert found.words == speller.words
+    assert found.spell(["hosue"]) == ["house"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import lzma
 import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -67,6 +67,9 @@ class Speller:
 
     def __post_init__(self) -> None:
         self.suggest = lru_cache(maxsize=10_000)(self._suggest)
+
+    def __reduce__(self) -> tuple[type[Speller], tuple[object, ...]]:
+        return Speller, tuple(getattr(self, each.name) for each in fields(self))  # what is cached stays
 
     @cached_property
     def numbers(self) -> dict[str, int]:
