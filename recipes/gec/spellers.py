@@ -105,7 +105,7 @@ def hunspell() -> Fix:
 
 
 def own(speller: Speller) -> Fix:
-    """What a model's speller chooses by the tokens beside a word."""
+    """Chooses as a model's speller does, by the tokens beside a word."""
 
     def fix(word: str, before: str, after: str) -> str | None:
         left, right = (_TOKEN.findall(text.lower()) for text in (before[-40:], after[:40]))
