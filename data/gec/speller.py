@@ -50,7 +50,7 @@ class Speller:
     Attributes:
         words: Words and other tokens [W] in small letters; the first is empty, and stands before a sentence.
         counts: Times that each was counted in text [W].
-        probabilities: Probability of each [W], by text and by a list of frequencies; 0: it is no word to suggest.
+        probabilities: Probability of each [W], by text and a list of frequencies; 0: it is not suggested.
         starts: Position in `followers` at which those of each token begin [W+1].
         followers: Numbers of the tokens that stood behind it [P], ascending for each.
         together: Times that each pair was counted [P].
@@ -81,7 +81,7 @@ class Speller:
 
     @cached_property
     def _letters(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint8]]:
-        """Numbers of the words to suggest [N], their lengths [N], sets of letters [N] and letters [N,LONGEST+2]."""
+        """Numbers of the words to suggest [N], lengths [N], sets of letters [N] and letters [N,LONGEST+2]."""
         most = LONGEST + DISTANCE
         chosen = [
             i
@@ -182,9 +182,7 @@ class Speller:
             rows.append(row)
         most = DISTANCE if len(word) > _SHORT else 1
         distances = np.stack(rows[-1])[ends, np.arange(len(near))]
-        return [
-            (self.words[numbers[near[k]]], int(distances[k])) for k in np.flatnonzero(distances <= most)
-        ]
+        return [(self.words[numbers[near[k]]], int(distances[k])) for k in np.flatnonzero(distances <= most)]
 
     def _probability(self, word: str) -> float:
         number = self.numbers.get(word)
