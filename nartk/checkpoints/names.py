@@ -26,7 +26,7 @@ ADDED = (CALIBRATION, COSTS)  # no part of the model
 
 MOST_CARD = 10_000_000  # bytes of card.md
 
-# Models inside the package, the default first; and those of them that wheels, to stay below 20 MB, leave out.
+# Models inside the package, the default first; and those of them that wheels, to stay below 21 MB, leave out.
 SHIPPED = ("gec-en", "gec-en-medium", "asr-digits", "st-digits", "s2s-digits")
 IN_CLONES = ("gec-en-medium", "st-digits", "s2s-digits")
 _SHIPPED_AT = Path(__file__).parents[1] / "data" / "models"
