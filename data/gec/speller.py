@@ -32,7 +32,7 @@ _SHORT = 4  # letters of a word that is one edit apart at most
 _MOST = 60  # suggestions whose probability is computed
 _PAIRED = 0.7  # weight of a pair's frequency beside the word's own
 # Log-probability of a word that no list has, fitted to the training part of UD English EWT, and what is added
-# for one with a capital, which may be a name; in nats.
+# for one with a capital, which may be a name, chosen on its dev part; in nats.
 _UNKNOWN, _CAPITAL = -22.0, 6.0
 _RAREST = -12.0  # log-probability of an edit that the table has not, nats
 _FOREIGN = 0.4  # share of a sentence's words in no list, beyond which it is of another language
@@ -96,8 +96,7 @@ class Speller:
 
     def __contains__(self, word: str) -> bool:
         """Tells whether a word in small letters is in the list."""
-        number = self.numbers.get(word)
-        return number is not None and self.probabilities[number] > 0
+        return self._probability(word) > 0
 
     def spell(self, tokens: Sequence[str]) -> list[str]:
         """A sentence's tokens with the misspelt ones spelled: as many, some of which hold a space.

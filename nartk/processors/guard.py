@@ -133,12 +133,11 @@ class Guard:
 
     def _spell(self, clause: Clause) -> Clause:
         """A piece in which the model reads misspelt words spelled."""
+        words = (token.lower() for token in clause.read if token.isalpha())
         # Most pieces have no such word: the speller is read for the others alone.
-        if clause.is_capitals or all(token.lower() in self.words for token in clause.read if token.isalpha()):
+        if clause.is_capitals or all(word in self.words for word in words) or self.speller is None:
             return clause
-        return (
-            clause if self.speller is None else replace(clause, corrected=(*self.speller.spell(clause.read),))
-        )
+        return replace(clause, corrected=(*self.speller.spell(clause.read),))
 
     def judge(
         self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor
