@@ -11,9 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
-
-Word: TypeAlias = tuple[str, float]  # of an output, with its log-probability
 
 # Two words with the end of a sentence between. Addresses, abbreviations and names hold other characters too.
 _IS_GLUED = re.compile(r"([^\W\d_]{2,})([.?!]+)([^\W\d_]+)").fullmatch
@@ -68,6 +65,11 @@ class Clause:
     @property
     def text(self) -> str:
         """Text that the model reads."""
+        return " ".join(self.given)
+
+    @property
+    def given(self) -> list[str]:
+        """Texts that the model reads for each token; of a piece that has no end, one may be its end."""
         tokens = [*(self.corrected or self.read)]
         if self.is_capitals:
             tokens = [self.words.get(token.lower(), token.lower()) for token in tokens]
@@ -75,23 +77,21 @@ class Clause:
             tokens[0] = tokens[0][:1].upper() + tokens[0][1:]
         if not self.ends and tokens[-1] not in _FINAL:
             tokens[len(tokens) - (tokens[-1] == "," or tokens[-1] in _BREAKS) :] = ["."]
-        return " ".join(tokens)
+        return tokens
 
-    def restore(self, written: Sequence[Word]) -> list[Word]:
+    def restore(self, written: Sequence[str]) -> list[str]:
         """The output in the place of the piece."""
         found = [*written]
         if not self.ends and self.read[-1] not in _FINAL:
-            if found and found[-1][0] in _FINAL:
+            if found and found[-1] in _FINAL:
                 del found[-1]
             if self.read[-1] == "," or self.read[-1] in _BREAKS:
-                found.append((self.spelled[-1], 0.0))
+                found.append(self.spelled[-1])
         if found and not self.begins and self.read[0][:1].islower():
-            first, score = found[0]
+            first = found[0]
             if self.words.get(first.lower(), first.lower())[:1].islower():
-                found[0] = first[:1].lower() + first[1:], score
-        if self.is_capitals:
-            found = [(token.upper(), score) for token, score in found]
-        return found
+                found[0] = first[:1].lower() + first[1:]
+        return [token.upper() for token in found] if self.is_capitals else found
 
     def halves(self) -> tuple[Clause, ...]:
         """The two pieces at the clause nearest to the middle; none where there is no such place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import tiny
+from support.parallel_drafters import write_network
 
 import nartk
 from nartk.cli.convert import main as convert
@@ -24,6 +26,9 @@ from nartk.engine import available
 from nartk.errors import CheckpointError, InputTooLongError, UsageError
 from nartk.files import sha256
 from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, words_lost
+from nartk.protocols.runs import Batching
+from nartk.serving import Session
+from nartk.serving.line_runs import LineRequest, LineRun, line_requests
 
 needs_engine = pytest.mark.skipif(not available(), reason="there is no engine here")
 OPEN = Thresholds(-99, -99, 0, 99, 1e9, 0, 0, 1, 0)
@@ -237,6 +242,77 @@ def test_less_is_edited_the_more_confidence_is_asked_for() -> None:
     assert distances == sorted(distances, reverse=True)
 
 
+SUBJECTS = ("She", "They", "My friend", "The children of the town")
+REST = (
+    "go to school every day .",
+    "likes old house very much .",
+    "is in the park with two dog .",
+    "want to read book about the sea .",
+    "have been there since three year .",
+    "do not knows where the station is .",
+)
+PLAIN = [f"{subject} {rest}" for subject in SUBJECTS for rest in REST]
+
+
+@needs_engine
+def test_an_edit_is_kept_by_the_probability_of_the_text_with_it_and_without(model: nartk.Model) -> None:
+    """By the scores of two texts, of lines with one edit."""
+    model = replace(model, pretokenized=True)
+    kept = Counter[bool]()
+    for least in (0.8, 0.9, 0.97):
+        free, sure = (replace(model, min_edit_confidence=each).decode(PLAIN) for each in (0.0, least))
+        for line, before, after in zip(PLAIN, free, sure, strict=True):
+            changed = [*filter(None, map(str.__ne__, line.split(), before.text.split()))]
+            if before.guarded or len(line.split()) != len(before.text.split()) or len(changed) != 1:
+                continue
+            (found,) = model.score([line], [[before.text, line]])
+            with_it, without = found.score, found.alternatives[0].score
+            assert with_it is not None
+            assert without is not None
+            is_probable = 1 / (1 + math.exp(without - with_it)) >= least
+            assert after.text == (before.text if is_probable else line)
+            kept[is_probable] += 1
+    assert min(kept[True], kept[False]) >= 5, kept
+
+
+@needs_engine
+def test_edits_are_weighed_alike_in_any_batch_and_strategy(model: nartk.Model) -> None:
+    sure = replace(model, min_edit_confidence=0.9)
+    lines = [*PLAIN, RUN_ON, "", *MIXED]
+    wanted = [(each.text, each.guarded) for each in sure.decode(lines, batch_size=1)]
+    assert sum(bool(guarded) for _, guarded in wanted) > 3
+    for strategy, options in (("greedy", {}), ("iad", {}), ("beam", {"beam_size": 1})):
+        found = sure.decode(lines, strategy, batch_size=7, **options)
+        assert [(each.text, each.guarded) for each in found] == wanted, strategy
+    with Session(sure, batch_size=3) as session:
+        tickets = [session.submit(line) for line in lines]
+        assert [ticket.result().text for ticket in tickets] == [text for text, _ in wanted]
+
+
+@needs_engine
+def test_a_line_whose_edits_are_weighed_may_be_given_up(model: nartk.Model) -> None:
+    """Until it has its scores its output so far is what the model wrote."""
+    line = "She go to school every day with two dog."
+    sure = replace(model, min_edit_confidence=0.9)
+    strategy = sure.strategy("greedy", {})
+    run = LineRun(sure, strategy, Batching(4))
+    first, second = line_requests(sure, [line, line], strategy)
+    run.admit(first)
+    whole = replace(model, guard=False).decode([line])[0].tokens
+    while run.so_far(first).tokens != whole:
+        assert not run.step()
+    run.drop(first)
+    assert (len(run), run.requests, run.so_far(first).tokens) == (0, 0, ())
+    run.admit(second)
+    outcomes: list[tuple[LineRequest, Any]] = []
+    while len(run):
+        outcomes += run.step()
+    ((asked, result),) = outcomes
+    assert asked is second
+    assert result.hypotheses[0].text == sure.decode([line])[0].text
+    run.close()
+
+
 @needs_engine
 @pytest.mark.parametrize(
     "settings", [{"min_edit_confidence": 1.5}, {"min_edit_confidence": 0.5, "guard": False}]
@@ -353,6 +429,16 @@ def test_a_guard_is_read_from_the_models_folder(tmp_path: Path) -> None:
     assert nartk.load(folder, guard=False).decode(["he go home"])[0].text == "he goes home"
 
 
+def test_edits_of_a_model_that_gives_a_text_no_probability_cannot_be_weighed(tmp_path: Path) -> None:
+    write_network(tmp_path / "ctc", "ctc", WORDS, 1)
+    folder = with_guard(tmp_path / "ctc")
+    assert nartk.load(folder, min_edit_confidence=0.0).guarding is not None
+    with pytest.raises(
+        UsageError, match=r"0\.5, but a 'ctc' gives a text no probability\. Fix: leave it out"
+    ):
+        nartk.load(folder, min_edit_confidence=0.5)
+
+
 def test_a_model_without_a_guard_fails_a_line_as_before(tmp_path: Path) -> None:
     folder = tiny.corrector(tmp_path / "model")
     with pytest.raises(UsageError, match=r"min_edit_confidence=0\.5, but the model has no guard\. Fix"):
@@ -393,10 +479,8 @@ def guard(tmp_path: Path) -> Guard:
     return Guard(OPEN, tmp_path / "words.txt")
 
 
-def mended(guard: Guard, source: str, output: str, *scores: float) -> str:
-    tokens = output.split()
-    given = scores or (0.0,) * (len(tokens) + 1)
-    return " ".join(guard.mend(source.split(), [*zip(tokens, given, strict=False)], given[-1])[0])
+def mended(guard: Guard, source: str, output: str, *odds: float) -> str:
+    return " ".join(guard.mend(source.split(), output.split(), odds)[0])
 
 
 @pytest.mark.parametrize(
@@ -422,19 +506,34 @@ def test_edits_that_are_undone(guard: Guard, source: str, output: str, wanted: s
     assert mended(guard, source, output) == wanted
 
 
-def test_the_probability_of_an_edit(guard: Guard) -> None:
-    """That of its words, and of a deletion that of the next word, or of the end."""
+def test_the_odds_of_an_edit(guard: Guard) -> None:
+    """One of more than 3 to 1 has a probability above 0.75."""
+    guard = replace(guard, thresholds=replace(OPEN, edit=0.75))
+    likely, rare = math.log(3.01), math.log(2.99)
+    assert mended(guard, "he go home", "he goes home", likely) == "he goes home"
+    assert mended(guard, "he go home", "he goes home", rare) == "he go home"
+    assert mended(guard, "he go the home", "he go home", rare) == "he go the home"
+    assert mended(guard, "he go home to", "he goes home", likely, rare) == "he goes home to"
+    assert mended(guard, "he go school", "he goes to school", -800.0) == "he go school"
+    certain = replace(guard, thresholds=replace(OPEN, edit=1.0))
+    assert mended(certain, "he go home", "he goes home", 800.0) == "he go home"
+
+
+def test_variants_lack_an_edit_each(guard: Guard) -> None:
+    def piece(text: str) -> Clause:
+        (found,) = clauses(text.split(), text.split(), KNOWN)
+        return found
+
+    clause = piece("he go the home")
+    assert guard.variants(clause, "he goes home") == ()
     guard = replace(guard, thresholds=replace(OPEN, edit=0.5))
-    likely, rare = -0.1, -2.0
-    assert mended(guard, "he go home", "he goes home", likely, likely, rare, likely) == "he goes home"
-    assert mended(guard, "he go home", "he goes home", likely, rare, likely, likely) == "he go home"
-    assert mended(guard, "he go the home", "he go home", likely, likely, rare, likely) == "he go the home"
-    assert mended(guard, "he go the home", "he go home", rare, rare, likely, rare) == "he go home"
-    assert mended(guard, "he go home to", "he go home", likely, likely, likely, rare) == "he go home to"
-    assert (
-        mended(guard, "he go school", "he go to school", likely, likely, rare, likely, likely)
-        == "he go school"
-    )
+    assert guard.variants(clause, "he go the home") == ()
+    assert guard.variants(clause, "he had home") == ("he had home", "he go the home")
+    assert guard.variants(clause, "He go to home") == ("He go to home", "he go to home", "He go the home")
+    capitals = piece("HE GO THE HOME")
+    assert guard.variants(capitals, "He goes the home") == ("He goes the home", "He go the home")
+    first, _ = piece("he had the park , and she had the school").halves()
+    assert guard.variants(first, "he had park .") == ("he had park .", "he had the park .")
 
 
 def test_evidence_by_hand(guard: Guard) -> None:
@@ -516,7 +615,7 @@ def test_marks_between_words_end_sentences(text: str, wanted: list[str] | None) 
 def test_capitals_are_read_without(text: str, read: str) -> None:
     (clause,) = clauses(text.split(), text.split(), KNOWN)
     assert clause.text == read
-    assert [token for token, _ in clause.restore([(token, 0.0) for token in read.split()])] == text.split()
+    assert clause.restore(read.split()) == text.split()
 
 
 def test_halves_part_at_clauses() -> None:
@@ -524,8 +623,8 @@ def test_halves_part_at_clauses() -> None:
     (clause,) = clauses(tokens, tokens, KNOWN)
     first, second = clause.halves()
     assert (first.text, second.text) == ("he had the park .", "And she had the school")
-    assert [word for word, _ in first.restore([("He", 0.0), ("had", -1.0), (".", 0.0)])] == ["He", "had", ","]
-    assert [word for word, _ in second.restore([("And", 0.0), ("she", 0.0)])] == ["and", "she"]
+    assert first.restore(["He", "had", "."]) == ["He", "had", ","]
+    assert second.restore(["And", "she"]) == ["and", "she"]
     assert Clause(("he", "had", "it"), ("he", "had", "it"), KNOWN).halves() == ()
 
 
@@ -544,6 +643,6 @@ def test_pieces_hold_the_sentence_and_a_copy_restores_it(tokens: list[str], uppe
     parts = clauses(tokens, tokens, KNOWN)
     for _ in range(4):
         assert [token for part in parts for token in part.read] == tokens
-        copied = [word for part in parts for word, _ in part.restore([(t, 0.0) for t in part.text.split()])]
+        copied = [word for part in parts for word in part.restore(part.text.split())]
         assert copied == tokens
         parts = [half for part in parts for half in part.halves() or (part,)]

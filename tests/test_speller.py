@@ -209,9 +209,9 @@ def test_the_model_reads_what_is_spelled(speller: Speller, tmp_path: Path) -> No
 
 
 def test_a_word_of_the_speller_exists(speller: Speller, tmp_path: Path) -> None:
-    source, words = ["the", "hosue"], [("the", 0.0), ("house", -0.1)]
-    assert guard(tmp_path, speller).mend(source, words, 0.0) == (["the", "house"], [])
-    found, undone = guard(tmp_path, None).mend(source, words, 0.0)
+    source, words = ["the", "hosue"], ["the", "house"]
+    assert guard(tmp_path, speller).mend(source, words) == (["the", "house"], [])
+    found, undone = guard(tmp_path, None).mend(source, words)
     assert found == source
     assert len(undone) == 1
 
@@ -219,12 +219,15 @@ def test_a_word_of_the_speller_exists(speller: Speller, tmp_path: Path) -> None:
 def test_what_was_spelled_needs_not_be_probable(speller: Speller, tmp_path: Path) -> None:
     strict = guard(tmp_path, speller)
     strict = replace(strict, thresholds=replace(strict.thresholds, edit=0.5))
-    source = ["teh", "hosue", "is"]
-    words = [("The", -9.0), ("house", -9.0), ("was", -9.0)]
-    tokens, undone = strict.mend(source, words, 0.0, ["the", "house", "is"])
+    source, given = ["teh", "hosue", "is"], ["the", "house", "is"]
+    tokens, undone = strict.mend(source, ["The", "house", "was"], [-9.0], given)
     assert tokens == ["The", "house", "is"]
     assert [each.text for each in undone] == ["is"]
-    assert strict.mend(source, words, 0.0)[0] == source
+    assert strict.mend(source, ["The", "house", "was"], [-9.0, -9.0, -9.0])[0] == source
+    clause = Clause(tuple(source), tuple(source), strict.words, corrected=tuple(given))
+    assert strict.variants(clause, "The houses is") == ("The houses is", "The house is")
+    # What an improbable edit leaves is what the model read.
+    assert strict.mend(source, ["the", "houses", "is"], [-9.0], given)[0] == given
 
 
 def test_pieces_without_a_word_that_is_in_no_list_need_no_speller(tmp_path: Path) -> None:

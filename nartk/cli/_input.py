@@ -132,8 +132,8 @@ def add_guard(parser: Parser) -> None:
         "--min-edit-confidence",
         type=float,
         metavar="P",
-        help="undo single edits whose probability is below P, from 0 to 1, with such a model (default: as "
-        "its folder says)",
+        help="with such a model undo single edits whose probability, against the text without them, is below "
+        "P, from 0 to 1 (default: as its folder says)",
     )
 
 

@@ -10,7 +10,9 @@ decoded in smaller pieces (`nartk.data.clauses`), and what is unsound even so st
 (`serving.lines`).
 
 Single edits are undone first: those that make a word that exists nowhere, that change what is no plain word,
-such as ``e.g.this``, or a mark beside another one, and those that are not probable enough.
+such as ``e.g.this``, or a mark beside another one, and those that are not probable enough: an output is
+weighed against what it is without the edit, by the model's probabilities of the two. A word's own probability
+would not tell, since two corrections may share what there is ("go" in "she go", "goes" and "went").
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import takewhile
@@ -33,7 +35,7 @@ from nartk.protocols.paragraph import edits
 from nartk.vocab import UNKNOWN
 
 if TYPE_CHECKING:
-    from nartk.data.clauses import Clause, Word
+    from nartk.data.clauses import Clause
     from nartk.data.gec.speller import Speller
     from nartk.processors import OutputProcessor
 
@@ -41,6 +43,7 @@ KEY, LIST, SPELLER = "guard", "list", "speller"
 _MOST_BYTES = 100_000_000  # of the list of words
 _PHRASE = 3  # tokens
 _FEW = 3  # words of a sentence of which one may be another
+_MOST_ODDS = 700.0  # nats, whose exponential is a number
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
 _IS_OPERATOR = re.compile(r"[=!<>+*/:-]=+|\|\|").fullmatch
@@ -71,7 +74,8 @@ class Thresholds:
         words: Least share of the source's words that the output has, or other forms of them.
         letters: Least share of the source's letters that the output has, in their order.
         strange: Largest share of the output's words that neither the source nor the list of words has.
-        edit: Least probability of a single edit.
+        edit: Least probability of a single edit, where an output and the same without the edit are all that
+            there may be; 0: none is weighed.
     """
 
     mean: float
@@ -139,47 +143,65 @@ class Guard:
             return clause
         return replace(clause, corrected=(*self.speller.spell(clause.read),))
 
+    def variants(self, clause: Clause, text: str) -> tuple[str, ...]:
+        """The texts by which an output is weighed: itself, and it without each edit that has to be probable;
+        none where none has to.
+
+        Args:
+            text: What the model wrote for the piece.
+        """
+        given, words = clause.given, text.split()
+        without = [
+            " ".join([*words[:j], *given[i:stop], *words[last:]])
+            for i, stop, j, last in _changes(clause.spelled, clause.restore(words))
+            if self.thresholds.edit and not _is_given(clause.corrected[i:stop], words[j:last])
+        ]
+        return (text, *without) if without else ()
+
     def judge(
-        self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor
+        self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, odds: Sequence[float] = ()
     ) -> tuple[str, tuple[Guarded, ...], tuple[str, ...]]:
         """An output's text in the place of its piece, the edits in it that were undone, and what speaks
-        against it: nothing, if it is sound."""
+        against it: nothing, if it is sound.
+
+        Args:
+            odds: Log-odds of the output against each of its `variants`.
+        """
         source = [*clause.spelled]
         text = output.decode(hypothesis.tokens)
         if text == clause.text == " ".join(source):
             return text, (), ()
-        written, end = scored_words(text, hypothesis, output)
-        tokens, undone = self.mend(source, clause.restore(written), end, clause.corrected)
+        tokens, undone = self.mend(source, clause.restore(text.split()), odds, clause.corrected)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         if tokens != source:
             reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
         return " ".join(tokens), tuple(undone), tuple(reasons)
 
     def mend(
-        self, source: Sequence[str], written: Sequence[Word], end: float, corrected: Sequence[str] = ()
+        self,
+        source: Sequence[str],
+        output: Sequence[str],
+        odds: Sequence[float] = (),
+        corrected: Sequence[str] = (),
     ) -> tuple[list[str], list[Guarded]]:
         """The tokens of an output without the edits that are not sound, and these.
 
-        An edit's probability is that of the words that it writes; a deletion's is the next word's.
-
         Args:
-            source: Tokens.
-            end: The log-probability that the output ends where it does.
-            corrected: Texts that the model read in place of each token, which need not be probable; empty: it
-                read the tokens.
+            source, output: Tokens.
+            odds: Log-odds of the output against what it is without each edit that has to be probable; empty:
+                none has to be.
+            corrected: Texts that the model read in place of each token, which need not be probable, and stay
+                where an edit does not; empty: it read the tokens.
         """
-        output = [token for token, _ in written]
-        if [*source] == output:
-            return output, []
-        scores = [*(score for _, score in written), end]
         known = {token.lower() for token in source}
+        weighed = iter(odds)
         found: list[str] = []
         undone: list[Guarded] = []
-        for i, stop, j, last in edits(source, output):
-            mine, block = [*source[i:stop]], output[j:last]
-            if mine == block:
-                found += block
-                continue
+        at = 0
+        for i, stop, j, last in _changes(source, output):
+            found += output[at:j]
+            at = last
+            mine, block = [*source[i:stop]], [*output[j:last]]
             reasons = [
                 f"{token!r} is no word"
                 for token in block
@@ -190,14 +212,20 @@ class Guard:
             marks = [*source[max(0, i - 1) : i], *mine]
             if not block and len(marks) > 1 and all(map(_IS_MARK, marks)):
                 reasons.append("a mark is dropped behind another one")
-            probability = math.exp(min(0.0, math.fsum(scores[j : max(last, j + 1)])))
-            is_read = " ".join(corrected[i:stop]).lower() == " ".join(block).lower()
-            if probability < self.thresholds.edit and not (corrected and is_read):
-                reasons.append(f"probability {probability:.3f}, below {self.thresholds.edit:g}")
+            if odds and not _is_given(corrected[i:stop], block):
+                reasons += self._improbable(next(weighed))
             if reasons:
                 undone.append(Guarded("undone", " ".join(mine), tuple(reasons)))
-            found += mine if reasons else block
-        return found, undone
+            kept = " ".join(corrected[i:stop]).split() if corrected else mine
+            found += kept if reasons else block
+        return [*found, *output[at:]], undone
+
+    def _improbable(self, odds: float) -> Iterator[str]:
+        """A reason against an edit of such log-odds, if they are too small."""
+        least = self.thresholds.edit
+        probability = 1 / (1 + math.exp(min(-odds, _MOST_ODDS)))
+        if probability < least or least == 1:
+            yield f"probability {probability:.3f}, below {least:g}"
 
     def reasons(
         self, source: Sequence[str], output: Sequence[str], scores: Sequence[float] | None
@@ -245,23 +273,16 @@ class Guard:
         return any(part not in known and not self.knows(part) for part in _PARTS.findall(lower))
 
 
-def scored_words(text: str, hypothesis: Hypothesis, output: OutputProcessor) -> tuple[list[Word], float]:
-    """The words of an output's text, each with its log-probability, and that of its end; 0: not known."""
-    words, scores = text.split(), hypothesis.positional_scores
-    if scores is None:
-        return [(word, 0.0) for word in words], 0.0
-    pieces = output.vocab.to_words(hypothesis.tokens)
-    sums = [0.0] * (len(words) + 1)
-    # Of words between spaces each is one; of pieces, those begin one that begin with sentencepiece's mark.
-    begins_all = not any(piece.startswith("▁") for piece in pieces)
-    at = -1
-    for token, piece, score in zip(hypothesis.tokens, pieces, scores, strict=True):
-        if token == output.vocab.eos:
-            at = len(words)
-        elif begins_all or piece.startswith("▁") or at < 0:
-            at += 1
-        sums[min(at, len(words))] += score
-    return [*zip(words, sums[:-1], strict=True)], sums[-1]
+def _changes(source: Sequence[str], output: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    """The blocks of `edits` that are not the same on both sides."""
+    for i, stop, j, last in edits(source, output):
+        if [*source[i:stop]] != [*output[j:last]]:
+            yield i, stop, j, last
+
+
+def _is_given(corrected: Sequence[str], block: Sequence[str]) -> bool:
+    """Tells whether words of an output are what the model read in place of the source's, but for capitals."""
+    return bool(corrected) and " ".join(corrected).lower() == " ".join(block).lower()
 
 
 def bare(tokens: Sequence[str]) -> list[str]:

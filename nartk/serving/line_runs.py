@@ -20,7 +20,7 @@ from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.outputs import Text
 from nartk.protocols.paragraph import Paragraph, Tokenized
 from nartk.protocols.passes import FeatureSource
-from nartk.protocols.runs import NOTHING, Batching
+from nartk.protocols.runs import NOTHING, Batching, Run
 from nartk.protocols.sources import Drafts, Given, SourceLike, as_given, lists, several, strings
 from nartk.registry import require_drafts_reader
 from nartk.serving.lines import APART, Line
@@ -141,6 +141,8 @@ class LineRun:
         self.model, self.strategy = model, strategy
         self._tokenization, self._guard = model.tokenization, model.guarding
         self._run = model.begin(strategy, batching)
+        self._batching = batching
+        self._weighing: Run | None = None  # scores what a guard weighs
         self._open: dict[LineRequest, _LineState] = {}
         self._owners: dict[Request, _LineState] = {}
         self._done: list[tuple[LineRequest, Outcome]] = []  # lines that take no request
@@ -213,9 +215,17 @@ class LineRun:
 
     def _admit(self, opened: _LineState, made: dict[Request, int]) -> None:
         for request, number in made.items():
-            self._run.admit(request)
+            self._run_of(request, opened).admit(request)
             opened.waiting[request] = number
             self._owners[request] = opened
+
+    def _run_of(self, request: Request, opened: _LineState) -> Run:
+        """The run that decodes a request, or scores it for the guard."""
+        if not request.targets or opened.asked.targets:
+            return self._run
+        if self._weighing is None:
+            self._weighing = self.model.begin(self.model.scoring(), self._batching)
+        return self._weighing
 
     def _requests(self, opened: _LineState, **forced: Any) -> dict[Request, int]:
         """Makes the next requests of a line. Where a guard allows it, what is too long is decoded in pieces.
@@ -228,16 +238,17 @@ class LineRun:
         cut = asked.truncate and line.guard is None
         waiting = line.waiting()
         while len(made) < len(waiting):
-            number, text = waiting[len(made)]
+            number, text, variants = waiting[len(made)]
+            given = {"targets": variants} if variants else forced
             source = text if isinstance(asked.source, str) else asked.source
             try:
                 request = self.model.request(
                     asked.index + number * APART,
                     source,
-                    opened.strategy,
+                    self.model.scoring() if variants else opened.strategy,
                     truncate=cut,
                     trace=asked.trace,
-                    **forced,
+                    **given,
                 )
             except _OF_INPUT as error:
                 if isinstance(error, InputTooLongError) and line.refuse(number, error.message):
@@ -246,12 +257,13 @@ class LineRun:
                 if len(line.paragraph.sentences) > 1:
                     error.message = f"sentence {line.sentence_of(number)} of the line: {error.message}"
                 raise
-            made[replace(request, **opened.own)] = number
+            made[request if variants else replace(request, **opened.own)] = number
         return made
 
     def step(self) -> list[tuple[LineRequest, Outcome]]:
         found, self._done = self._done, []
-        for request, result in self._run.step():
+        runs = [self._run] if self._weighing is None else [self._run, self._weighing]
+        for request, result in (each for run in runs if len(run) for each in run.step()):
             opened = self._owners.pop(request)
             number = opened.waiting.pop(request)
             found += self._taken(opened, number, request, result)
@@ -264,7 +276,7 @@ class LineRun:
         asked, source = opened.asked, request.source
         if isinstance(source, FeatureSource) and not request.targets:
             result = spoken(self.model, source, result, str(asked.source), self.strategy)
-        opened.found[number] = result
+        opened.found.setdefault(number, result)
         if not opened.line.add(number, result):
             return
         try:
@@ -290,7 +302,7 @@ class LineRun:
         tokens: list[int] = []
         by_number = {number: request for request, number in opened.waiting.items()}
         for number in sorted({*opened.found, *by_number}):
-            if number in by_number:
+            if number not in opened.found:
                 tokens += self._run.so_far(by_number[number]).tokens
                 break
             tokens += opened.found[number].hypotheses[0].tokens
@@ -301,12 +313,15 @@ class LineRun:
     def drop(self, asked: LineRequest) -> None:
         self._done = [(each, outcome) for each, outcome in self._done if each is not asked]
         opened = self._open.pop(asked, None)
-        for request in () if opened is None else opened.waiting:
-            del self._owners[request]
-            self._run.drop(request)
+        if opened is not None:
+            for request in opened.waiting:
+                del self._owners[request]
+                self._run_of(request, opened).drop(request)
 
     def close(self) -> None:
         self._open.clear()
         self._owners.clear()
         self._done.clear()
         self._run.close()
+        if self._weighing is not None:
+            self._weighing.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from nartk.protocols.hypothesis import Guarded, Hypothesis, PhaseSeconds, Result, TokenTrace, added
@@ -34,6 +35,8 @@ class _Part:
         clause: Clause that the guard made of it; None: its outputs are taken as they are.
         taken: Hypotheses that are sound, each with its output and the edits in it that were undone.
         kept: The text that stays where none is.
+        variants: Texts by which the guard weighs each hypothesis; empty: it does not.
+        scores: The log-probabilities of all of them, in their order.
     """
 
     number: int
@@ -42,6 +45,8 @@ class _Part:
     result: Result | None = None
     taken: list[tuple[Hypothesis, Output, tuple[Guarded, ...]]] = field(default_factory=list)
     kept: Text | None = None
+    variants: list[tuple[str, ...]] = field(default_factory=list)
+    scores: Iterator[float] | None = None
 
     def output(self, rank: int) -> tuple[Hypothesis | None, Output, tuple[Guarded, ...]]:
         """The hypothesis of that rank, or the last one, its output, and what was undone."""
@@ -93,9 +98,9 @@ class Line:
             self._count += 1
             yield _Part(self._count - 1, clause.text, clause)
 
-    def waiting(self) -> list[tuple[int, str]]:
-        """Parts to decode next: numbers and texts as the model reads them."""
-        return [(part.number, part.text) for part in self._open.values()]
+    def waiting(self) -> list[tuple[int, str, tuple[str, ...]]]:
+        """Parts to decode next: numbers, texts as the model reads them, and what to score instead, if any."""
+        return [(each.number, each.text, tuple(chain(*each.variants))) for each in self._open.values()]
 
     def sentence_of(self, number: int) -> int:
         """Number of the line's sentence, from 1, that a request is of."""
@@ -121,24 +126,38 @@ class Line:
         part = self._open.pop(number)
         self._begun = min(self._begun, time.perf_counter() - result.seconds)
         self._spent.append(result)
-        part.result = result
+        if part.result is None:
+            part.result = result
+        else:
+            part.scores = (0.0 if each.score is None else each.score for each in result.hypotheses)
         if self._open:
             return False
         for parts in self._sentences:
             parts[:] = [each for part in parts for each in self._checked(part)]
-            self._open |= {each.number: each for each in parts if each.result is None and each.kept is None}
+            self._open |= {each.number: each for each in parts if not each.taken and each.kept is None}
         return True
 
     def _checked(self, part: _Part) -> list[_Part]:
-        """A part with the outputs that are sound; if there are none, smaller ones, or it as it is."""
+        """A part with the outputs that are sound; if there are none, smaller ones, or it as it is.
+
+        If they are to be weighed first, the part waits once more.
+        """
         if part.result is None or part.taken or part.kept is not None:
             return [part]
+        if self.guard is None or part.clause is None:
+            part.taken = [(each, self.output.write(each), ()) for each in part.result.hypotheses]
+            return [part]
+        if part.scores is None:
+            texts = (self.output.decode(each.tokens) for each in part.result.hypotheses)
+            part.variants = [self.guard.variants(part.clause, text) for text in texts]
+            if any(part.variants):
+                return [part]
+            part.scores = iter(())
         refused: list[tuple[str, ...]] = []
-        for hypothesis in part.result.hypotheses:
-            if self.guard is None or part.clause is None:
-                part.taken.append((hypothesis, self.output.write(hypothesis), ()))
-                continue
-            text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output)
+        for hypothesis, variants in zip(part.result.hypotheses, part.variants, strict=True):
+            own, *others = islice(part.scores, len(variants)) if variants else [0.0]
+            odds = [own - other for other in others]
+            text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output, odds)
             if reasons:
                 refused.append(reasons)
             else:

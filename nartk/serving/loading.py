@@ -54,8 +54,8 @@ def load(
         cuda_graphs: True if passes on a GPU are captured in CUDA graphs, which take memory there.
         pretokenized: True if text is tokenised already, a sentence a line, and is to stay so.
         guard: True if the guard of a model that has one judges its outputs.
-        min_edit_confidence: The least probability of a single edit, from 0 to 1, below which that guard
-            undoes it; None: as the model's folder says.
+        min_edit_confidence: The least probability of a single edit, against the text without it, from 0 to
+            1, below which that guard undoes it; None: as the model's folder says.
         vad: True if recordings in which nobody speaks give no words.
         source_lang, target_lang: Languages of lines and outputs if a folder of transformers leaves them open.
         source_prefix: Put before each line, with such a folder.

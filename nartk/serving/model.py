@@ -141,8 +141,12 @@ class Model:
             return found
         if not 0 <= least <= 1:
             raise UsageError(f"{named('min_edit_confidence')} is {least}", fix="give a value between 0 and 1")
-        if found is None:
-            why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
+        why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
+        if found is not None:
+            name = self.checkpoint.architecture
+            is_scored = not least or architecture(name).autoregressive
+            why = "" if is_scored else f"a {name!r} gives a text no probability"
+        if found is None or why:
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
         return replace(found, thresholds=replace(found.thresholds, edit=least))
 

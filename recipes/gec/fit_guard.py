@@ -32,7 +32,7 @@ from nartk.data.gec.noise import Noiser, annotate
 from nartk.data.gec.rates import DEFAULT_RATES, load_rates
 from nartk.data.m2 import apply_edits, read_m2
 from nartk.data.text import read_corpus, read_shipped, tokenize
-from nartk.processors.guard import BOUNDS, KEY, LIST, Guard, Thresholds, scored_words
+from nartk.processors.guard import BOUNDS, KEY, LIST, Guard, Thresholds
 
 WORDS = "words.txt"
 SHORT, OFTEN = 3, 20  # letters of a word that must be in the text so often: there are many initials
@@ -125,8 +125,7 @@ class Case:
 
     source: list[str]
     target: list[str]
-    written: list[tuple[str, float]]
-    end: float
+    written: list[str]
     scores: tuple[float, ...]
 
 
@@ -138,8 +137,8 @@ def cases(model: nartk.Model, pairs: Sequence[Pair]) -> list[Case]:
     for (source, target), hypothesis in zip(pairs, hypotheses, strict=True):
         if hypothesis.error is None and hypothesis.positional_scores:
             output = model.checkpoint.output
-            written, end = scored_words(output.decode(hypothesis.tokens), hypothesis, output)
-            found.append(Case(source, target, written, end, hypothesis.positional_scores))
+            written = output.decode(hypothesis.tokens).split()
+            found.append(Case(source, target, written, hypothesis.positional_scores))
     return found
 
 
@@ -147,7 +146,7 @@ def evidence(guard: Guard, found: Sequence[Case]) -> tuple[np.ndarray, np.ndarra
     """Values [N, 8] in the order of `BOUNDS`, and what outputs are worth [N]."""
     rows, worth = [], []
     for case in found:
-        tokens, _ = guard.mend(case.source, case.written, case.end)
+        tokens, _ = guard.mend(case.source, case.written)
         if tokens == case.source:
             continue
         values = guard.evidence(case.source, tokens, case.scores)
