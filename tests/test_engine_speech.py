@@ -29,6 +29,7 @@ from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import read_config
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import WEIGHTS
+from nartk.checkpoints.quantized import restored
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.errors import PassError, SourceMismatchError
@@ -493,6 +494,23 @@ def test_an_int8_folder_computes_the_same_bits(kind: str, seed: int, tmp_path: P
     sources = sources_of(network, seed, (15, 130))
     folder = engine_of(network, "int8", arrays=found.tensors)
     assert everything(folder, sources) == everything(engine_of(network, "int8"), sources)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_weights_that_an_int8_folder_stands_for(kind: str, seed: int, tmp_path: Path) -> None:
+    """They are the network's own, rounded to a step of their output's."""
+    network = random_network(kind, seed)
+    found = restored(load_checkpoint(stored(network, kind, tmp_path)).tensors, network.config)
+    wanted = {name: weight.numpy() for name, weight in network.state_dict().items()}
+    assert found.keys() == wanted.keys()
+    for name, weight in wanted.items():
+        assert found[name].shape == weight.shape
+        if weight.ndim < 2:
+            np.testing.assert_allclose(found[name], weight, rtol=1e-6)
+        else:
+            step = np.abs(weight).max(axis=tuple(range(1, weight.ndim)), keepdims=True) / 127
+            assert (np.abs(found[name] - weight) <= 0.501 * step).all(), name
 
 
 def test_an_int8_folder_holds_layers_as_whole_numbers(tmp_path: Path) -> None:

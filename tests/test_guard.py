@@ -433,9 +433,7 @@ def test_edits_of_a_model_that_gives_a_text_no_probability_cannot_be_weighed(tmp
     write_network(tmp_path / "ctc", "ctc", WORDS, 1)
     folder = with_guard(tmp_path / "ctc")
     assert nartk.load(folder, min_edit_confidence=0.0).guarding is not None
-    with pytest.raises(
-        UsageError, match=r"0\.5, but a 'ctc' gives a text no probability"
-    ):
+    with pytest.raises(UsageError, match=r"0\.5, but a 'ctc' gives a text no probability"):
         nartk.load(folder, min_edit_confidence=0.5)
 
 

@@ -19,7 +19,6 @@ from nartk import engine
 from nartk.adapters.fairseq.checkpoint import FairseqCheckpoint
 from nartk.adapters.fairseq.converting import find_dictionary
 from nartk.bench import engines, report, specs
-from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
 from nartk.data.readers import Fields, read_records
 from nartk.decoders.drafters.parallel import declared_for
@@ -96,10 +95,6 @@ CASES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "type": (load(dtype="fp64"), "[dtype|--dtype] is 'fp64'. Fix: choose from fp32, bf16, fp16, int8."),
     "type of a GPU": (load(dtype="fp16"), "[dtype='fp16'|--dtype fp16] needs a GPU. Fix: "),
-    "stored type": (
-        load("int8", dtype="bf16"),
-        "holds int8 weights. Fix: use [dtype='int8'|--dtype int8], or name the model that it was made of.",
-    ),
     "threads": (load(threads=0), "[threads|--threads] is 0. Fix: give 1 to 1024."),
     "replicas": (load(replicas=0), "[replicas|--replicas] is 0. Fix: give 1 to 1024."),
     "threads of replicas": (
@@ -296,7 +291,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("names")
     tiny.random_model(folder / "model", words=WORDS)
     tiny.random_model(folder / "pieces")
-    assert convert([str(folder / "model"), "--quantize", "int8", "--output", str(folder / "int8")]) == 0
     return folder
 
 

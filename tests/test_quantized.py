@@ -29,6 +29,7 @@ from nartk.architectures.settings import POSITIONS
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.loading import load_checkpoint
 from nartk.checkpoints.names import CARD, CONFIG, WEIGHTS
+from nartk.checkpoints.quantized import packed_sizes, restored
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
 from nartk.cli.decode import main as decode
@@ -276,31 +277,65 @@ def test_an_int8_drafter_serves_a_verifier_in_fp32(tmp_path: Path) -> None:
     assert [each.tokens for each in drafted] == [each.tokens for each in greedy]
 
 
-# What is refused
+# In other types
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_another_type_is_refused(folders: tuple[Path, Path], dtype: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        nartk.load(folders[1], dtype=dtype)
-    assert str(caught.value) == (
-        f"error[E101 Usage] dtype is {dtype!r}, but {str(folders[1])!r} holds int8 weights. "
-        "Fix: use dtype='int8', or name the model that it was made of."
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_weights_that_it_stands_for(kind: str, seed: int, tmp_path: Path) -> None:
+    """They are the model's own, rounded to a step of their row, under all names and in their shapes."""
+    model, int8 = quantized(tmp_path, kind, seed)
+    config = read_config(int8)
+    found = restored(int8.tensors, config)
+    packed = packed_sizes(config)
+    assert found.keys() == model.tensors.keys()
+    for name, wanted in model.tensors.items():
+        assert found[name].dtype == np.float32
+        assert found[name].shape == wanted.shape
+        layer = config.shared_weights().get(name, name).removesuffix(".weight")
+        if layer in packed and wanted.ndim > 1:
+            step = np.abs(wanted).max(1, keepdims=True) / 127
+            assert (np.abs(found[name] - wanted) <= 0.501 * step).all(), name
+        else:
+            np.testing.assert_array_equal(found[name], wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_engine_computes_with_them_in_other_types(folders: tuple[Path, Path], dtype: str) -> None:
+    """As it does with a folder of fp32 that holds them; torch's network has them too."""
+    int8 = load_checkpoint(folders[1])
+    again = folders[1].parent / f"again.{dtype}"
+    network = load_network(int8)
+    save_checkpoint(
+        again,
+        architecture=int8.architecture,
+        settings=asdict(read_config(int8)),
+        tensors=network.state_dict(),
+        source_vocab=int8.source_vocab,
+        target_vocab=int8.target_vocab,
+        card="",
     )
+    options: dict[str, Any] = {"dtype": dtype, "threads": 1}
+    found, wanted = (nartk.load(folder, **options).decode(LINES) for folder in (folders[1], again))
+    assert [(each.tokens, each.positional_scores) for each in found] == [
+        (each.tokens, each.positional_scores) for each in wanted
+    ]
 
 
-def test_without_the_engine_it_is_refused(
+def test_without_the_engine_torch_computes_in_fp32(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wanted = nartk.load(folders[1], dtype="fp32").decode(LINES)
     monkeypatch.setenv("NARTK_NO_ENGINE", "1")
+    model = nartk.load(folders[1])
+    assert model.dtype == "fp32"
+    assert [each.tokens for each in model.decode(LINES)] == [each.tokens for each in wanted]
     with pytest.raises(UsageError, match="dtype='int8' needs the engine") as caught:
-        nartk.load(folders[1])
-    assert caught.value.fix == "use nartk's engine with device='cpu', or name the model that it was made of"
+        nartk.load(folders[1], dtype="int8")
+    assert caught.value.fix == "choose from fp32, bf16"
 
 
-def test_a_network_of_it_is_refused(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="holds int8 weights, which torch does not read"):
-        load_network(load_checkpoint(folders[1]))
+# What is refused
 
 
 @pytest.mark.parametrize(

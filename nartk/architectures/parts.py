@@ -136,6 +136,15 @@ class Linear(Part):
             )
         return weight, bias
 
+    def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        """What `matrix` made a packed matrix and bias of."""
+        if self.scale != 1.0:
+            weight, bias = (
+                weight / np.float32(self.scale),
+                None if bias is None else bias / np.float32(self.scale),
+            )
+        return weight, bias
+
     def read(self, name: str, reader: WeightReader) -> object:
         return reader.layer(name, self)
 
@@ -162,6 +171,14 @@ class IntoHeads(Linear):
                 bias = np.pad(bias.reshape(blocks, features), ((0, 0), (0, missing))).ravel()
         return weight, bias
 
+    def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        blocks = self.count * self.heads
+        features = self.outputs // blocks
+        rows = weight.reshape(blocks, filled(features), -1)[:, :features]
+        if bias is not None:
+            bias = bias.reshape(blocks, -1)[:, :features].ravel()
+        return rows.reshape(self.outputs, -1), bias
+
 
 @dataclass(repr=False, eq=False)
 class FromHeads(Linear):
@@ -180,6 +197,10 @@ class FromHeads(Linear):
             weight = np.pad(columns, ((0, 0), (0, 0), (0, missing))).reshape(self.outputs, -1)
         return weight, bias
 
+    def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        columns = weight.reshape(self.outputs, self.heads, -1)[..., : self.inputs // self.heads]
+        return columns.reshape(self.outputs, -1), bias
+
 
 @dataclass(repr=False, eq=False)
 class FromImages(Linear):
@@ -190,6 +211,10 @@ class FromImages(Linear):
     def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         turned = weight.reshape(len(weight), self.channels, -1).swapaxes(1, 2).reshape(weight.shape)
         return super().matrix(turned, bias)
+
+    def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        turned = weight.reshape(len(weight), -1, self.channels).swapaxes(1, 2).reshape(weight.shape)
+        return super().unpacked(turned, bias)
 
 
 @dataclass(repr=False, eq=False)
@@ -213,6 +238,9 @@ class Convolution(Linear):
 
     def matrix(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         return np.moveaxis(weight, 1, -1).reshape(len(weight), -1), bias
+
+    def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        return np.moveaxis(weight.reshape(len(weight), *self.kernel, -1), -1, 1), bias
 
 
 @dataclass(repr=False, eq=False)

@@ -10,12 +10,17 @@ a part of their scales and biases. All else is stored as fp32.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nartk.architectures.parts import GROUP, PANEL
+import numpy as np
+
+from nartk.architectures.parts import GROUP, PANEL, Linear
 
 if TYPE_CHECKING:
+    from nartk.architectures.positions import FloatArray
     from nartk.architectures.settings import Config
+    from nartk.checkpoints.tensors import Array
 
 INT8 = "int8"  # what config.json says
 LAYOUT = 1  # of what is described here, in config.json
@@ -57,3 +62,22 @@ def stored_types(config: Config) -> dict[str, str]:
     """The type of each tensor of an int8 folder, by name, as safetensors names it."""
     blocks = {f"{layer}.weight" for layer in packed_sizes(config)}
     return {name: "I8" if name in blocks else "F32" for name in stored_shapes(config)}
+
+
+def restored(tensors: Mapping[str, Array], config: Config) -> dict[str, FloatArray]:
+    """The weights that an int8 folder stands for, fp32, by the names and in the shapes of the model's own."""
+    found: dict[str, FloatArray] = {}
+    sizes, parts = packed_sizes(config), dict(config.tree.leaves(""))
+    packed = {f"{layer}.{own}" for layer in sizes for own in ("weight", "scales", "bias")}
+    for layer, (outputs, inputs) in sizes.items():
+        blocks = tensors[f"{layer}.weight"].transpose(0, 2, 1, 3)
+        numbers = blocks.reshape(blocks.shape[0] * PANEL, -1)[:outputs, :inputs]
+        weight = numbers.astype(np.float32) * tensors[f"{layer}.scales"][:, None]
+        bias, part = tensors.get(f"{layer}.bias"), parts[layer]
+        if isinstance(part, Linear):
+            weight, bias = part.unpacked(weight, bias)
+        found[f"{layer}.weight"] = np.ascontiguousarray(weight)
+        if bias is not None:
+            found[f"{layer}.bias"] = bias
+    found |= {name: tensors[name] for name in tensors if name not in packed}
+    return found | {name: found[same] for name, same in config.shared_weights().items()}

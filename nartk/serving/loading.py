@@ -16,7 +16,7 @@ from nartk.errors import WITHOUT_TORCH, UsageError, named, require_count, requir
 from nartk.files import Folder
 from nartk.protocols.prompts import Prompted
 from nartk.serving.model import Model
-from nartk.serving.scorers import TYPES, UNQUANTIZED, WITHOUT_BOTH, reference_scorer, words_of
+from nartk.serving.scorers import TYPES, WITHOUT_BOTH, reference_scorer, weights_in, words_of
 
 MOST_THREADS = 1024
 
@@ -114,15 +114,10 @@ def _served(
     """The model of a checkpoint, on the engine if that has its architecture, the device and the type."""
     from nartk import engine
 
-    stored = checkpoint.quantized
-    if dtype is None:
-        dtype = "fp32" if stored is None else stored
-    if stored not in (None, dtype):
-        raise UsageError(
-            f"{named('dtype')} is {dtype!r}, but {str(checkpoint.folder)!r} holds {stored} weights",
-            fix=f"use {named('dtype', stored)}, or {UNQUANTIZED}",
-        )
     found, config = architecture(checkpoint.architecture), read_config(checkpoint)
+    has_engine = found.engine_at is not None and device == "cpu" and engine.available()
+    if dtype is None:
+        dtype = "fp32" if checkpoint.quantized is None or not has_engine else checkpoint.quantized
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
         types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
@@ -130,11 +125,11 @@ def _served(
             f"{named('dtype', dtype)} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}"
         )
     on_engine = found.engine_at is not None and device == "cpu" and dtype in engine.TYPES
-    is_served = on_engine and engine.available()
+    is_served = has_engine and dtype in engine.TYPES
     if is_served:
         scorer = found.engine(
             config,
-            checkpoint.tensors,
+            weights_in(checkpoint, config, dtype),
             checkpoint.target_vocab,
             **words_of(checkpoint),
             type=dtype,
@@ -146,14 +141,10 @@ def _served(
             fix=f"leave {named('replicas')} out",
         )
     elif dtype == "int8":
-        if stored is None:
-            fix = f"choose from {', '.join(by_torch)}"
-        else:
-            fix = f"use nartk's engine with {named('device', 'cpu')}, or {UNQUANTIZED}"
         raise UsageError(
             f"{named('dtype', dtype)} needs the engine, which does not serve a {checkpoint.architecture} on "
             f"{device}",
-            fix=fix,
+            fix=f"choose from {', '.join(by_torch)}",
         )
     else:
         what = f"a {found.name} model in {dtype}" + (" without the engine" if on_engine else "")
@@ -187,7 +178,7 @@ def _served(
 def _open_other(model: Model, name: str) -> Model:
     """Another model on a model's device and, if its own weights allow it, in its type."""
     checkpoint = load_checkpoint(located(name), check=model.checkpoint.checked)
-    dtype = model.dtype if checkpoint.quantized is None else None
+    dtype = model.dtype if checkpoint.quantized is None or model.device != "cpu" else None
     graphs = getattr(model.passes, "cuda_graphs", True)
     return _served(checkpoint, model.device, dtype, threads=model.threads, cuda_graphs=graphs)
 

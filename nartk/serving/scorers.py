@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nartk.architectures import architecture
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
-from nartk.errors import WITHOUT_TORCH, UsageError, requiring_torch
+from nartk.checkpoints.quantized import restored
+from nartk.errors import WITHOUT_TORCH, requiring_torch
 
 if TYPE_CHECKING:
+    from nartk.architectures.settings import Config
+    from nartk.checkpoints.tensors import Array
     from nartk.models.transformer import Transformer
 
 TYPES = ("fp32", "bf16", "fp16", "int8")  # fp16: on a GPU alone; int8: on the engine alone
 WITHOUT_BOTH = f"{WITHOUT_TORCH}, or install nartk with its engine, from a wheel or with a C++17 compiler"
-UNQUANTIZED = "name the model that it was made of"
 
 
 def load_network(checkpoint: Checkpoint) -> Transformer:
@@ -22,19 +25,24 @@ def load_network(checkpoint: Checkpoint) -> Transformer:
     Raises:
         UnsupportedCheckpointError: This version has no such architecture.
         CheckpointError: The weights do not fit the configuration, or it the dictionaries.
-        UsageError: They are int8.
     """
     import torch
 
-    if checkpoint.quantized is not None:
-        raise UsageError(
-            f"{str(checkpoint.folder)!r} holds {checkpoint.quantized} weights, which torch does not read",
-            fix=UNQUANTIZED,
-        )
     config = read_config(checkpoint)
     model: Transformer = architecture(checkpoint.architecture).network(config)
-    model.load_state_dict({name: torch.from_numpy(array) for name, array in checkpoint.tensors.items()})
+    weights = weights_in(checkpoint, config, "fp32")
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     return model
+
+
+def weights_in(checkpoint: Checkpoint, config: Config, dtype: str) -> Mapping[str, Array]:
+    """The weights of a checkpoint by name, as a scorer of a type reads them.
+
+    Those of an int8 folder are, but for int8, the fp32 numbers that they stand for.
+    """
+    if checkpoint.quantized in (None, dtype):
+        return checkpoint.tensors
+    return restored(checkpoint.tensors, config)
 
 
 def reference_scorer(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
