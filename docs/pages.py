@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = "She go home. She go to school yesterday."
 DRAFT = "She goes home. She went to school yesterday."
 OWN_LAYERS = "--drafter self:skip=decoder.1.ffn"  # the model without a sublayer
-# Strategies that gec-en shows, with the options that they need.
+# Strategies that the default model shows, with the options that they need.
 CORRECT = {
     **dict.fromkeys(("greedy", "iad", "ngram", "recycling", "union"), ""),
     **dict.fromkeys(("sample", "beam", "diverse-beam", "contrastive"), ""),
@@ -174,7 +174,7 @@ def _decode(name: str, folder: Path) -> list[str]:
     rows = (TRACES / "commands.tsv").read_text(encoding="utf-8").splitlines()
     traced = {strategy: rest for strategy, *rest in (row.split("\t") for row in rows)}
     if name in CORRECT:
-        model, more = "gec-en", ""
+        model, more = SHIPPED[0], ""
         source = f"in.tsv {CORRECT[name]}".strip()
         told = f"`in.tsv` has the line `{TEXT}`"
         if name == "verify":

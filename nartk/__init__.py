@@ -2,7 +2,7 @@
 
 For example::
 
-    model = nartk.load("gec-en")
+    model = nartk.load("gec-en-medium")
     best = model.decode(["She go home ."], strategy="iad")[0]
     best.text, best.score, best.pieces
 

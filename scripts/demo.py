@@ -26,8 +26,8 @@ def _printed(hypothesis: Hypothesis) -> tuple[object, ...]:
 def main() -> int:
     sample = Path(__file__).resolve().parent.parent / "recipes" / "gec" / "sample.txt"
     lines = sample.read_text(encoding="utf-8").splitlines()
-    print("loading the shipped model gec-en", file=sys.stderr)
-    model = nartk.load("gec-en", pretokenized=True, threads=1)
+    print("loading the shipped model gec-en-medium", file=sys.stderr)
+    model = nartk.load("gec-en-medium", pretokenized=True, threads=1)
     for strategy in ("greedy", "iad"):
         model.decode(lines[:4], strategy=strategy)  # warm-up
 

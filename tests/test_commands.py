@@ -119,8 +119,8 @@ def test_flags_may_stand_before_the_command(
 def test_what_ships_is_listed(printed: Callable[..., str]) -> None:
     lines = printed("nartk", "models").splitlines()
     titles = [
-        "gec-en: English grammatical error correction",
-        "gec-en-medium: English grammatical error correction, better and larger",
+        "gec-en-medium: English grammatical error correction",
+        "gec-en: English grammatical error correction, smaller",
         "asr-digits: spoken English digits",
         "st-digits: spoken English numbers in German words",
         "s2s-digits: spoken English numbers in French speech",
@@ -154,7 +154,7 @@ def test_one_model_is_shown_with_its_card(name: str, printed: Callable[..., str]
         (["decod"], "E101 Usage] argument COMMAND: invalid choice: 'decod' (choose from "),
         (
             ["models", "nowhere"],
-            "E401 ModelNotFound] no model 'nowhere' with a card. Fix: choose from gec-en, ",
+            "E401 ModelNotFound] no model 'nowhere' with a card. Fix: choose from gec-en-medium, ",
         ),
         (
             ["strategies", "beam"],

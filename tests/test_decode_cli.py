@@ -234,7 +234,8 @@ def test_model_is_the_shipped_one_by_default(
     assert main(["--dtype", "bf16"]) == 0
     given = {"device": "cpu", "dtype": "bf16", "threads": None, "replicas": 1}
     given |= {"check": False, "cuda_graphs": True}
-    assert asked == [("gec-en", given | dict.fromkeys(("source_lang", "target_lang", "source_prefix")))]
+    given |= dict.fromkeys(("source_lang", "target_lang", "source_prefix"))
+    assert asked == [("gec-en-medium", given)]
     assert outputs_of(capsysbinary) == ["he goes"]
     # As is where the first argument is a file, or stdin.
     (tmp_path / "in.txt").write_text("she go\n")
@@ -243,7 +244,7 @@ def test_model_is_the_shipped_one_by_default(
     assert outputs_of(capsysbinary) == ["she goes", "he goes"]
     assert verify([str(tmp_path / "in.txt"), "--quiet"]) == 0
     assert outputs_of(capsysbinary)[0].startswith("identical to greedy: 1 sentence, 3 tokens, fp32, ")
-    assert [name for name, _ in asked] == ["gec-en"] * 3
+    assert [name for name, _ in asked] == ["gec-en-medium"] * 3
 
 
 def test_formats(model: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -496,7 +497,7 @@ FULL = Path("/dev/full")
             ["nowhere.txt"],
             2,
             r"E401 ModelNotFound\] 'nowhere.txt' is no shipped model "
-            r"\(gec-en, gec-en-medium, asr-digits, st-digits, s2s-digits\), no model",
+            r"\(gec-en-medium, gec-en, asr-digits, st-digits, s2s-digits\), no model",
         ),
         (["EMPTY", "SOURCE"], 2, r"E401 ModelNotFound\] no model at '"),
         (

@@ -229,19 +229,19 @@ def test_no_engine_is_a_problem_unless_it_is_left_out(
 def test_a_damaged_model_is_a_problem(
     tmp_path: Path, examined: Callable[[int], tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = names.model_folder("gec-en")
-    shutil.copytree(folder, tmp_path / "gec-en")
-    weights = tmp_path / "gec-en" / "model.safetensors"
+    folder = names.model_folder("gec-en-medium")
+    shutil.copytree(folder, tmp_path / "gec-en-medium")
+    weights = tmp_path / "gec-en-medium" / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-9] ^= 1  # of a mapped file, which loading alone does not look at
     weights.write_bytes(data)
     monkeypatch.setattr(names, "_SHIPPED_AT", tmp_path)
     text, found = examined(2)
-    assert "error[E402 Checkpoint]" in found["models"]["gec-en"]
+    assert "error[E402 Checkpoint]" in found["models"]["gec-en-medium"]
     assert "is not in this installation" in found["models"]["asr-digits"]
-    assert [*found["models"]] == ["gec-en", "asr-digits"]  # a wheel has the others not
+    assert [*found["models"]] == ["gec-en-medium", "asr-digits"]  # a wheel has the others not
     assert len(found["problems"]) == 2
-    assert "problem: the model gec-en cannot be read: error[E402 Checkpoint]" in text
+    assert "problem: the model gec-en-medium cannot be read: error[E402 Checkpoint]" in text
 
 
 def test_figures_go_to_a_file(no_models: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

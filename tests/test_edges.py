@@ -101,7 +101,7 @@ EDGES = [
     (
         "distill in.txt in.txt --output new",
         2,
-        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en, gec-en-medium, asr-digits, ",
+        "error[E401 ModelNotFound] 'in.txt' is no shipped model (gec-en-medium, gec-en, asr-digits, ",
     ),
     (
         "convert model --output new --dict dict.txt",

@@ -25,7 +25,7 @@ from nartk.engine.stamp import stamp
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("models", "decoders", "data")
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
-MODEL = "nartk/data/models/gec-en/"
+MODEL = "nartk/data/models/gec-en-medium/"
 NOTICES = ("nartk/engine/LICENSE.pybind11", "nartk/data/corpora/LICENSES.md", f"{MODEL}card.md")
 ENGINE_VARIABLES = ("NARTK_ENGINE_FLAGS", "NARTK_NO_ENGINE", "NARTK_REQUIRE_ENGINE")
 TINY_ENGINE = """
@@ -382,7 +382,7 @@ def test_an_installed_wheel_decodes(tmp_path: Path) -> None:
     wheel = build("wheel", unpacked(build("sdist", folder), tmp_path / "sdist"), NARTK_NO_ENGINE="1")
     inside = environment_with(tmp_path / "venv", str(wheel))
     done = subprocess.run(
-        [inside.with_name("nartk-decode"), "gec-en"],
+        [inside.with_name("nartk-decode"), "gec-en-medium"],
         cwd=tmp_path,
         env={**os.environ, "NARTK_NO_ENGINE": "1"},
         input="She go to school yesterday .\n",

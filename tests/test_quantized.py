@@ -28,7 +28,7 @@ from nartk.architectures import architecture
 from nartk.architectures.settings import POSITIONS
 from nartk.checkpoints.checkpoint import Checkpoint, read_config
 from nartk.checkpoints.loading import load_checkpoint
-from nartk.checkpoints.names import CARD, CONFIG, WEIGHTS
+from nartk.checkpoints.names import CARD, CONFIG, WEIGHTS, model_folder
 from nartk.checkpoints.quantized import packed_sizes, restored
 from nartk.checkpoints.saving import save_checkpoint
 from nartk.cli.convert import main as convert
@@ -217,7 +217,7 @@ def test_it_decodes_as_int8_does(folders: tuple[Path, Path], tmp_path: Path) -> 
 def test_the_shipped_model_takes_a_quarter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(["gec-en", "--quantize", "int8", "--output", str(tmp_path)]) == 0
     assert capsys.readouterr().err == f"nartk: {tmp_path}: int8, 8.1 MB of weights for 15.8 MB\n"
-    source = load_checkpoint(Path(nartk.load().checkpoint.folder))
+    source = load_checkpoint(model_folder("gec-en"))
     config = read_config(source)
     full = sum(4 * np.prod(shape) for shape in config.weight_shapes().values())
     full -= 2 * 4 * np.prod(source.tensors.shapes["output.weight"])  # one matrix of words, three names

@@ -40,8 +40,8 @@ def add_input(parser: Parser) -> None:
         "inputs",
         nargs="*",
         metavar="MODEL FILE",
-        help="a shipped model, a folder, or ORG/NAME of the Hugging Face Hub (default: gec-en), then files, "
-        "folders of sound, patterns such as 'calls/*.mp3', - for stdin (default: stdin)",
+        help="a shipped model, a folder, or ORG/NAME of the Hugging Face Hub (default: gec-en-medium), then "
+        "files, folders of sound, patterns such as 'calls/*.mp3', - for stdin (default: stdin)",
     )
     parser.add_argument(
         "--format", choices=(*FORMATS, SOUND, MANIFEST), help="of the files (default: by suffix, else txt)"
@@ -126,7 +126,7 @@ def add_guard(parser: Parser) -> None:
         "--no-guard",
         action="store_true",
         help="take every output as it is; else a model whose output should resemble its input, such as "
-        "gec-en, decodes a sentence in pieces, or leaves it as it is, where its output is not sound",
+        "gec-en-medium, decodes a sentence in pieces, or leaves it as it is, where its output is not sound",
     )
     parser.add_argument(
         "--min-edit-confidence",

@@ -61,16 +61,16 @@ A --peer NAME=COMMAND is a program, started once a type with {model}, {dtype} an
 in. It reads a JSON line for each job, {"lines": [...], "limits": [...], "batch_size": N}: sentences, and the
 most tokens of each one's output. It answers with one, {"seconds": S, "tokens": [[ID, ...], ...], "texts":
 [...]}: the time from text to text, and ids with eos as greedy search writes them; or {"error": "why"}."""
-EXAMPLES = """  nartk-bench gec-en in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
+EXAMPLES = """  nartk-bench gec-en-medium in.txt --strategies greedy,iad,iad:anchor=unique --limit 200
   nartk-bench MODEL in.txt --dtype fp32,int8 --peers hf,ctranslate2 --json bench.json
   nartk-bench MODEL in.en --strategies all --drafter SMALL --drafter NAR --drafts old.de --peers all \\
       --batch-size 1,4,8,32 --ref in.de --metric bleu --metric chrf \\
       --markdown bench.md --json bench.json --plot bench.png
       all there is to compare, its speed and its quality
-  nartk-bench gec-en in.txt --strategies all --metric 'm2 --gold gold.m2'
-  nartk-bench gec-en in.txt --strategies greedy,iad --together --rounds 15 --limit 50
+  nartk-bench gec-en-medium in.txt --strategies all --metric 'm2 --gold gold.m2'
+  nartk-bench gec-en-medium in.txt --strategies greedy,iad --together --rounds 15 --limit 50
       differences of a few per cent; greedy search by itself shows how many are noise
-  nartk-bench gec-en in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
+  nartk-bench gec-en-medium in.txt --dtype fp32,int8 --threads 1,2 --peers ctranslate2 \\
       --peer 'mine=./mine --weights {model} --type {dtype} --threads {threads}'
   nartk-bench MODEL in.txt --tune --dtype fp32,int8 --threads 1,2
   nartk-bench MODEL in.txt --drafter-report --drafter SMALL --max-draft 6 --markdown drafters.md

@@ -39,8 +39,8 @@ EXAMPLES = """\
   nartk-convert acc_model.pt --map map.json --config config.json --dict vocab.json --output model
   nartk-convert gec-en --quantize int8 --output gec-en-int8     for the engine, a quarter of fp32's size
   nartk-convert light/checkpoint_last.pt --word-counts distilled/word_counts.json --output model/drafter
-  nartk-convert gec-en --to hf --output gec-en-hf               for AutoModelForSeq2SeqLM and AutoTokenizer
-  nartk-convert gec-en --to ctranslate2 --quantize int8 --output gec-en-ct2
+  nartk-convert gec-en-medium --to hf --output gec-en-hf        for AutoModelForSeq2SeqLM and AutoTokenizer
+  nartk-convert gec-en-medium --to ctranslate2 --quantize int8 --output gec-en-ct2
 """
 # Flags of what a folder of Hugging Face, and a checkpoint of fairseq, alone leave open.
 _OF_FOLDERS = ("allow_pickle", "source_lang", "target_lang", "source_prefix")

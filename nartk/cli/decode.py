@@ -82,7 +82,7 @@ EXAMPLES = """  echo 'She go to school yesterday.' | nartk-decode
   nartk-decode in.txt --output out.txt --stats stats.json
   nartk-decode MODEL in.tsv --column 2 --strategy greedy --max-len 100
   nartk-decode MODEL in.jsonl --output-format jsonl     with scores and tokens
-  nartk-decode gec-en dev.src --pretokenized            JFLEG's text: She go to school yesterday .
+  nartk-decode gec-en-medium dev.src --pretokenized     JFLEG's text: She go to school yesterday .
   nartk-decode MODEL in.txt --trace trace.jsonl         where every token came from
   nartk-decode MODEL in.txt --strategy verify --drafts drafts.txt
       another system's outputs, put right where the model says otherwise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nartk.checkpoints.hub import hub_folder, is_hub_name
+from nartk.checkpoints.names import SHIPPED
 from nartk.cli._common import Parser, command, require_least
 from nartk.cli._output import tell
 from nartk.errors import EXIT_OK, InputFileError, UsageError, requiring
@@ -23,7 +24,7 @@ on the engine each output is what it is alone.
 
   GET  /                          a page: drafts as they are accepted, edits, passes beside greedy search
   POST /v1/decode                 lines or sounds, with any strategy; "stream": outputs as they grow
-  POST /v2/check                  LanguageTool's: corrections by a model with a guard, such as gec-en
+  POST /v2/check                  LanguageTool's: corrections by a model with a guard, such as gec-en-medium
   POST /translate                 LibreTranslate's: by models that are served as en-pt=FOLDER
   POST /v1/audio/transcriptions   OpenAI's, and /v1/audio/translations: by models of speech
   GET  /v1/models, /languages, /health/ready, /metrics, /docs
@@ -33,9 +34,8 @@ Requests name models as they are named here, never folders. The server listens t
 EXAMPLES = """  nartk-serve                                             the shipped model corrects English;
                                                           the page is at http://127.0.0.1:8000/
   curl localhost:8000/v2/check -d language=en-US --data-urlencode 'text=She go home.'
-  nartk-serve gec-en en-pt=enpt whisper=whisper-small --port 8100
+  nartk-serve gec-en-medium en-pt=enpt whisper=whisper-small --port 8100
   nartk-serve --host 0.0.0.0 --api-key-file keys.txt      a key a line"""
-SHIPPED = "gec-en"
 _IDLE = 75  # s until an idle connection is closed: later than clients do, so that none is as they write
 _SWITCH = 0.0005  # s that a model waits for the interpreter while requests are read; by default 0.005
 
@@ -43,7 +43,7 @@ _SWITCH = 0.0005  # s that a model waits for the interpreter while requests are 
 def _parser() -> Parser:
     parser = Parser(prog="nartk-serve", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument(
-        "models", nargs="*", metavar="[NAME=]MODEL", help=f"what is served (default: {SHIPPED})"
+        "models", nargs="*", metavar="[NAME=]MODEL", help=f"what is served (default: {SHIPPED[0]})"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen to (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0: any free one (default: %(default)s)")
@@ -96,7 +96,7 @@ def main(argv: Sequence[str]) -> int:
     from nartk.server.service import Limits, Service
 
     keys = _keys(args.api_key_file)
-    models = {name: _load(path, args) for name, path in _named(args.models or [SHIPPED]).items()}
+    models = {name: _load(path, args) for name, path in _named(args.models or [SHIPPED[0]]).items()}
     given = {name: getattr(args, flag) for name, flag in _LIMITS.items() if getattr(args, flag) is not None}
     assert given.keys() <= {each.name for each in fields(Limits)}
     service = Service(models, Limits(**given), batch_size=args.batch_size, keys=keys)

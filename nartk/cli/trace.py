@@ -20,7 +20,7 @@ DESCRIPTION = """Draws a trace: where each output token came from, in which pass
 The page needs no network. Without --html, --png and --svg it prints the figures alone.
 A damaged line is left out with an error on stderr, and exit code 3 at the end; so is the spectrogram of a
 recording that is missing, or longer than a minute."""
-EXAMPLES = """  nartk-decode gec-en in.txt --trace trace.jsonl --output out.txt
+EXAMPLES = """  nartk-decode gec-en-medium in.txt --trace trace.jsonl --output out.txt
   nartk-trace trace.jsonl -o trace.html              every sentence, to be searched and sorted
   nartk-trace trace.jsonl --png tokens.png           how many tokens passes settled
   nartk-trace trace.jsonl --line 12 --svg line.svg   the passes of the 12th sentence

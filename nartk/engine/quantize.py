@@ -21,8 +21,8 @@ _CARD = """
 These are int8 weights, written by `nartk-convert --quantize int8`: {after:,} bytes of weights, {before:,} \
 before, {full:,} in fp32. Each output of a layer has a scale of its own; the engine quantises what a layer \
 reads token by token, and sums whole numbers. It decodes bit for bit as `--dtype int8` does with the model \
-that it was made of (fingerprint `{fingerprint}`). With another `--dtype`, on a GPU and without the engine it \
-decodes with the numbers that its weights stand for.
+that it was made of (fingerprint `{fingerprint}`). With another `--dtype`, on a GPU and without the engine \
+it decodes with the numbers that its weights stand for.
 
 int8 is another model than fp32. What it costs in quality, on text of yours with references, says this \
 command with the original model: `nartk-bench MODEL FILE --ref REF --metric bleu --dtype fp32,int8`.

@@ -159,7 +159,7 @@ function switchTo(sound) {
   const found = state.models.find(({ does }) => (does === "transcribe") === sound);
   if (!found) {
     fail(new Refused(0, sound ? "no model here reads sound. Fix: serve one, such as asr-digits"
-      : "no model here reads text. Fix: serve one, such as gec-en"));
+      : "no model here reads text. Fix: serve one, such as gec-en-medium"));
     return false;
   }
   byId("model").value = found.id;
