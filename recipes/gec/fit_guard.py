@@ -1,6 +1,6 @@
 """Fits the guard of an English correction model, and writes it into the model's folder.
 
-    python recipes/gec/fit_guard.py MODEL [--m2 FILE ...] [--sentences 600] [--seed 1]
+    python recipes/gec/fit_guard.py MODEL [--m2 FILE ...] [--sentences 600] [--seed 1] [--edit 0]
 
 The words are those of the shipped text and of codespell's corrections, as they are usually written, without
 known misspellings. The thresholds are fitted on OneStopEnglish, noised as the training data are, and on the
@@ -8,8 +8,8 @@ M2 files, if there are any: sentences as they are, two and three of them joined 
 An output is damaged that lacks more than a third of the source's words, or is further from the reference than
 the source is, by more than a fifth of the words and more than two; it costs as many edits. Any other one is
 worth the edits that it is nearer, and one more. Each threshold is set, one after the other until none moves,
-to where what lies beyond is worth least; one that is worth nothing, to where no sound output lies beyond. No
-single edit is undone for its probability.
+to where what lies beyond is worth least; one that is worth nothing, to where no sound output lies beyond. A
+single edit's least probability is given (`evaluate.py --confidence` compares some).
 """
 
 from __future__ import annotations
@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--m2", type=Path, nargs="*", default=[], metavar="FILE", help="corrected sentences")
     parser.add_argument("--sentences", type=int, default=600, metavar="N", help="most of each source of text")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--edit", type=float, default=0.0, metavar="P", help="least probability of an edit")
     args = parser.parse_args()
     path = args.model / WORDS
     path.write_text("\n".join(word_list()) + "\n", encoding="utf-8")
@@ -210,7 +211,7 @@ def main() -> None:
     if not len(worth):
         print("the model changes no sentence: there is nothing to fit, and all outputs are sound")
         return
-    limits = fit(values, worth)
+    limits = replace(fit(values, worth), edit=args.edit)
     refused = ~sound(values, asdict(limits))
     print(
         f"{len(worth)} outputs with edits, {np.sum(worth < 0)} damaged; refused: {np.sum(refused)}, "

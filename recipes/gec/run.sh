@@ -3,8 +3,9 @@
 #
 #   recipes/gec/run.sh [--work DIR] [--quick] [--size small|medium] [--device cpu|cuda] [--processes N]
 #                      [--from STAGE] [--updates N] [--text FILE]... [--real DIR] [--jfleg DIR] [--m2 FILE]
+#                      [--frequencies FILE]
 #
-# Stages: prepare binarise noise edits finish convert guard decode score. A stage that has finished is not run
+# Stages: prepare binarise noise edits finish convert guard int8 decode score. A stage that has finished is not run
 # again; --from STAGE runs it and all that follow. Training resumes from its last checkpoint.
 #   --quick      a tiny model on 3,000 sentences: every stage for real, in minutes on two cores
 #   --size       small (d_model 256, 7.9 M parameters) or medium (default; d_model 384, 16 M)
@@ -16,15 +17,17 @@
 #   --jfleg      a folder with JFLEG's dev.src and dev.ref0-3 (your own download: its licence forbids shipping);
 #                without it the synthetic validation pairs are decoded and scored
 #   --m2         corrected sentences on which the guard is fitted, beside those that ship (ErAConD's for gec-en)
+#   --frequencies  words and their counts, for a speller (fit_speller.py): SymSpell's English list; without it the
+#                guard has none
 # Needs the extras train and score (README.md, "Train").
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../stages.sh
 source "$here/../stages.sh"
-work=runs/gec quick= size=medium device=cpu processes=1 from= updates= text=() real= jfleg= m2=
-stages=(prepare binarise noise edits finish convert guard decode score)
+work=runs/gec quick= size=medium device=cpu processes=1 from= updates= text=() real= jfleg= m2= frequencies=
+stages=(prepare binarise noise edits finish convert guard int8 decode score)
 
-usage() { sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 while [ $# -gt 0 ]; do
   case $1 in
     --work) work=$2; shift 2 ;;
@@ -38,6 +41,7 @@ while [ $# -gt 0 ]; do
     --real) real=$2; shift 2 ;;
     --jfleg) jfleg=$2; shift 2 ;;
     --m2) m2=$2; shift 2 ;;
+    --frequencies) frequencies=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; die "unknown option $1" ;;
   esac
@@ -126,7 +130,13 @@ convert() {
 }
 
 guard() {
-  python "$here/fit_guard.py" "$work/model" ${m2:+--m2 "$m2"} ${quick:+--sentences 60}
+  python "$here/fit_guard.py" "$work/model" ${m2:+--m2 "$m2"} ${quick:+--sentences 60} --edit 0.9
+  [ -z "$frequencies" ] || python "$here/fit_speller.py" "$work/model" --frequencies "$frequencies" \
+    ${text[0]+--text "${text[@]}"}
+}
+
+int8() {
+  nartk-convert "$work/model" --quantize int8 --output "$work/int8"
 }
 
 decode() {
