@@ -477,8 +477,8 @@ def guard(tmp_path: Path) -> Guard:
     return Guard(OPEN, tmp_path / "words.txt")
 
 
-def mended(guard: Guard, source: str, output: str, *odds: float) -> str:
-    return " ".join(guard.mend(source.split(), output.split(), odds)[0])
+def mended(guard: Guard, source: str, output: str, *gains: float) -> str:
+    return " ".join(guard.mend(source.split(), output.split(), gains)[0])
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_edits_that_are_undone(guard: Guard, source: str, output: str, wanted: s
     assert mended(guard, source, output) == wanted
 
 
-def test_the_odds_of_an_edit(guard: Guard) -> None:
+def test_what_a_text_gains_by_an_edit(guard: Guard) -> None:
     """One of more than 3 to 1 has a probability above 0.75."""
     guard = replace(guard, thresholds=replace(OPEN, edit=0.75))
     likely, rare = math.log(3.01), math.log(2.99)

@@ -137,7 +137,7 @@ class Linear(Part):
         return weight, bias
 
     def unpacked(self, weight: FloatArray, bias: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
-        """What `matrix` made a packed matrix and bias of."""
+        """The weight and bias that `matrix` made these of."""
         if self.scale != 1.0:
             weight, bias = (
                 weight / np.float32(self.scale),

@@ -43,7 +43,7 @@ KEY, LIST, SPELLER = "guard", "list", "speller"
 _MOST_BYTES = 100_000_000  # of the list of words
 _PHRASE = 3  # tokens
 _FEW = 3  # words of a sentence of which one may be another
-_MOST_ODDS = 700.0  # nats, whose exponential is a number
+_MOST_LOSS = 700.0  # nats, whose exponential is a number
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
 _IS_OPERATOR = re.compile(r"[=!<>+*/:-]=+|\|\|").fullmatch
@@ -148,7 +148,7 @@ class Guard:
         none where none has to.
 
         Args:
-            text: What the model wrote for the piece.
+            text: Text that the model wrote for the piece.
         """
         given, words = clause.given, text.split()
         without = [
@@ -159,19 +159,19 @@ class Guard:
         return (text, *without) if without else ()
 
     def judge(
-        self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, odds: Sequence[float] = ()
+        self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, gains: Sequence[float] = ()
     ) -> tuple[str, tuple[Guarded, ...], tuple[str, ...]]:
         """An output's text in the place of its piece, the edits in it that were undone, and what speaks
         against it: nothing, if it is sound.
 
         Args:
-            odds: Log-odds of the output against each of its `variants`.
+            gains: Log-probability of the output less that of each of its `variants`, nats.
         """
         source = [*clause.spelled]
         text = output.decode(hypothesis.tokens)
         if text == clause.text == " ".join(source):
             return text, (), ()
-        tokens, undone = self.mend(source, clause.restore(text.split()), odds, clause.corrected)
+        tokens, undone = self.mend(source, clause.restore(text.split()), gains, clause.corrected)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         if tokens != source:
             reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
@@ -181,20 +181,20 @@ class Guard:
         self,
         source: Sequence[str],
         output: Sequence[str],
-        odds: Sequence[float] = (),
+        gains: Sequence[float] = (),
         corrected: Sequence[str] = (),
     ) -> tuple[list[str], list[Guarded]]:
         """The tokens of an output without the edits that are not sound, and these.
 
         Args:
             source, output: Tokens.
-            odds: Log-odds of the output against what it is without each edit that has to be probable; empty:
-                none has to be.
+            gains: Log-probability of the output less that of it without each edit that has to be probable,
+                nats; empty: none has to be.
             corrected: Texts that the model read in place of each token, which need not be probable, and stay
                 where an edit does not; empty: it read the tokens.
         """
         known = {token.lower() for token in source}
-        weighed = iter(odds)
+        weighed = iter(gains)
         found: list[str] = []
         undone: list[Guarded] = []
         at = 0
@@ -212,7 +212,7 @@ class Guard:
             marks = [*source[max(0, i - 1) : i], *mine]
             if not block and len(marks) > 1 and all(map(_IS_MARK, marks)):
                 reasons.append("a mark is dropped behind another one")
-            if odds and not _is_given(corrected[i:stop], block):
+            if gains and not _is_given(corrected[i:stop], block):
                 reasons += self._improbable(next(weighed))
             if reasons:
                 undone.append(Guarded("undone", " ".join(mine), tuple(reasons)))
@@ -220,10 +220,10 @@ class Guard:
             found += kept if reasons else block
         return [*found, *output[at:]], undone
 
-    def _improbable(self, odds: float) -> Iterator[str]:
-        """A reason against an edit of such log-odds, if they are too small."""
+    def _improbable(self, gain: float) -> Iterator[str]:
+        """A reason against an edit by which a text gains so little log-probability, nats."""
         least = self.thresholds.edit
-        probability = 1 / (1 + math.exp(min(-odds, _MOST_ODDS)))
+        probability = 1 / (1 + math.exp(min(-gain, _MOST_LOSS)))
         if probability < least or least == 1:
             yield f"probability {probability:.3f}, below {least:g}"
 

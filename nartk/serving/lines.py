@@ -156,8 +156,8 @@ class Line:
         refused: list[tuple[str, ...]] = []
         for hypothesis, variants in zip(part.result.hypotheses, part.variants, strict=True):
             own, *others = islice(part.scores, len(variants)) if variants else [0.0]
-            odds = [own - other for other in others]
-            text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output, odds)
+            gains = [own - other for other in others]
+            text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output, gains)
             if reasons:
                 refused.append(reasons)
             else:
