@@ -32,6 +32,7 @@ it is n't here
 it is n't there
 it is n't old
 there are a lot of houses in the world
+i 've the old house
 """
 RIGHT = sorted({word for each in misspellings() for word in each.lower().split() if word.isalpha()})
 
@@ -104,6 +105,11 @@ def test_suggestions_are_all_words_that_are_near() -> None:
         ("it isnt here", "it is n't here"),
         ("there are alot of houses", "there are a lot of houses"),
         ("a zall man", "a tall man"),
+        ("a tallll man", "a tall man"),  # a letter three times in a row is there once or twice
+        ("the olddddd house", "the old house"),
+        ("the hooosue", "the house"),
+        ("so Ive the old house", "so I 've the old house"),
+        ("the Ills old house", "the Ills old house"),
         ("they play a zall game", "they play a ball game"),
         ("the qqqqqqqq house", "the qqqqqqqq house"),
         ("teh old hosue-here h0use http://teh.org", "the old hosue-here h0use http://teh.org"),
@@ -133,7 +139,7 @@ def test_a_word_stays_that_is_more_probable_as_an_unknown_one(
     speller: Speller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert speller.spell(["hosue"]) == ["house"]
-    monkeypatch.setattr(module, "_UNKNOWN", 0.0)
+    monkeypatch.setattr(module, "_UNKNOWN", 99.0)
     assert speller.spell(["hosue"]) == ["hosue"]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import lzma
 import math
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,15 +32,18 @@ SHORTEST, LONGEST = 3, 24  # letters of a word that is changed
 _SHORT = 4  # letters of a word that is one edit apart at most
 _MOST = 60  # suggestions whose probability is computed
 _PAIRED = 0.7  # weight of a pair's frequency beside the word's own
-# Log-probability of a word that no list has, fitted to the training part of UD English EWT, and what is added
-# for one with a capital, which may be a name, chosen on its dev part; in nats.
-_UNKNOWN, _CAPITAL = -22.0, 6.0
+# Log-probability of a word that no list has: that there is one, of each of its letters up to the tenth, and
+# what is added for one with a capital, which may be a name; in nats. How much a letter counts was fitted to
+# the training part of UD English EWT, where short ones are abbreviations; the rest was chosen on dev.
+_UNKNOWN, _LETTER, _COUNTED, _CAPITAL = -11.0, -1.25, 10, 4.0
 _RAREST = -12.0  # log-probability of an edit that the table has not, nats
 _FOREIGN = 0.4  # share of a sentence's words in no list, beyond which it is of another language
 _FEW = 2  # words in no list that any sentence may have
 _OFTEN = 3  # times that a contraction was counted
 _MOST_BYTES = 100_000_000  # of the file
 CLITICS = {"s": "'s", "nt": "n't", "re": "'re", "ve": "'ve", "ll": "'ll", "d": "'d", "m": "'m"}
+_RUN = re.compile(r"(.)\1{2,}")
+_has_run = _RUN.search
 _BEGINNING = frozenset([".", "!", "?", "...", '"', "'", "`", "``", "''", "(", "-", "--"])
 
 
@@ -124,20 +128,31 @@ class Speller:
     def _is_wrong(self, tokens: Sequence[str], i: int) -> bool:
         token = tokens[i]
         begins = i == 0 or tokens[i - 1] in _BEGINNING
+        is_plain = token.islower() or (begins and token[1:].islower())
         return (
             SHORTEST <= len(token) <= LONGEST
             and token.isalpha()
             and token.isascii()
-            and (token.islower() or (begins and token[1:].islower()))
+            and (is_plain or (token[0] == "I" and token[1:] in CLITICS))
             and token.lower() not in self
         )
 
     def best(self, token: str, before: str, after: str | None) -> str | None:
-        """The most probable suggestion for a word; None: it stays."""
+        """The most probable suggestion for a word; None: it stays.
+
+        Of a word with a letter three times in a row, such as "soooo", the letter is there once or twice.
+        """
         word = token.lower()
+        if _has_run(word):
+            shorter = [_RUN.sub(by, word) for by in (r"\1", r"\1\1")]
+            known = max(shorter, key=self._probability)
+            if known in self:
+                return known
+            word = shorter[1]
         scored = [(self._score(word, each, before, after), each) for each in self.suggest(word)]
         score, best = max(scored, default=(-math.inf, None))
-        return best if score > _UNKNOWN + (0.0 if token.islower() else _CAPITAL) else None
+        unknown = _UNKNOWN + _LETTER * min(len(word), _COUNTED) + (0.0 if token.islower() else _CAPITAL)
+        return best if score > unknown else None
 
     def _suggest(self, word: str) -> tuple[str, ...]:
         """Lists what a word in small letters may stand for, the nearest first; of two words with a space."""
