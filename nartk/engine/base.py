@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import copy
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import mul
 from typing import Any, TypeVar
+
+import numpy as np
 
 from nartk.engine import FORCED_ISA, TYPES, _native
 from nartk.engine.costs import HALVES, predicted
@@ -34,6 +37,57 @@ from nartk.vocab import MASK, Vocab
 COPIED = -1  # to the engine, a position at which it copies from the source
 
 E = TypeVar("E", bound="OnEngine")
+
+
+class _Texts:
+    """Encoded texts of an engine, of which the last ones may stay when they are freed, to be found again.
+
+    An encoding depends on its text alone, so that one that is found has the bits of a new one.
+    """
+
+    def __init__(self, encoder: _native.Engine) -> None:
+        self._encoder = encoder
+        self.most = 0
+        self._texts: dict[int, tuple[int, ...]] = {}  # by their handles, of what is encoded
+        self.kept: OrderedDict[tuple[int, ...], int] = OrderedDict()  # handles, of what was freed
+
+    def keep(self, most: int) -> None:
+        self.most = most
+        if not most:
+            self._texts.clear()
+        self._encoder.free(self._beyond())
+
+    def encode(self, texts: Sequence[Sequence[int]]) -> IntArray:
+        keys = [tuple(text) for text in texts] if self.most else []
+        found = [self.kept.pop(key, -1) for key in keys] or [-1] * len(texts)
+        new = [text for text, handle in zip(texts, found, strict=True) if handle < 0]
+        try:
+            made = self._encoder.encode(list(chain.from_iterable(new)), [*map(len, new)])
+        except PassError:
+            self._encoder.free([handle for handle in found if handle >= 0])
+            raise
+        handles = np.array(found, np.int32)
+        handles[handles < 0] = made
+        self._texts.update(zip(handles.tolist(), keys, strict=False))
+        return handles
+
+    def free(self, memory: Sequence[int] | IntArray) -> None:
+        handles = [*map(int, memory)]
+        if not self._texts:
+            self._encoder.free(handles)
+            return
+        lost = []
+        for handle in handles:
+            text = self._texts.pop(handle, None)
+            if text is None or text in self.kept:
+                lost.append(handle)
+            else:
+                self.kept[text] = handle
+        self._encoder.free([*lost, *self._beyond()])
+
+    def _beyond(self) -> list[int]:
+        """Takes those out that are too many, the oldest first."""
+        return [self.kept.popitem(last=False)[1] for _ in range(len(self.kept) - self.most)]
 
 
 class OnEngine:
@@ -78,12 +132,15 @@ class OnEngine:
         self.costs = self._predicted()
         # The engine that encodes sources; a view has another one for its passes.
         self._encoder = self._engine = _native.Engine(self._model, self.isa, self.threads)
+        self._texts = _Texts(self._encoder)
 
     def replica(self: E, stopped: Callable[[], bool]) -> E:
         """Implements `nartk.protocols.passes.Replicable`."""
         other = copy.copy(self)
         other.threads, other._stopped = 1, stopped
         other._encoder = other._engine = _native.Engine(self._model, self.isa, 1)
+        other._texts = _Texts(other._encoder)
+        other._texts.most = self._texts.most
         return other
 
     def costs_of_words(self, words: int) -> PassCosts:
@@ -99,13 +156,15 @@ class OnEngine:
     @property
     def memories_in_use(self) -> int:
         """Encoded sources that were not freed."""
-        return self._encoder.memories_in_use
+        return self._encoder.memories_in_use - len(self._texts.kept)
+
+    def keep_encoded(self, most: int) -> None:
+        """Implements `nartk.protocols.encoded.KeepsEncoded`."""
+        self._texts.keep(most)
 
     def encode(self, sources: Sequence[Source]) -> IntArray:
         if self.config.reads_text:
-            texts = texts_of(sources)
-            lengths = [len(source) for source in texts]
-            return self._encoder.encode(list(chain.from_iterable(texts)), lengths)
+            return self._texts.encode(texts_of(sources))
         frames = features_of(sources, self.config.input_features)
         beside = [self.config.words_beside(i, source) for i, source in enumerate(sources)]
         return self._encoder.encode_speech(
@@ -117,7 +176,7 @@ class OnEngine:
         return [self._encoder.output(int(handle)) for handle in memory]
 
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        self._encoder.free(memory)
+        self._texts.free(memory)
 
     def words(self, features: FloatArray, want: Want) -> Scores:
         """Reads what is wanted of the words that the output layer predicts of features [N,D]."""

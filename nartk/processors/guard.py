@@ -144,19 +144,17 @@ class Guard:
         return replace(clause, corrected=(*self.speller.spell(clause.read),))
 
     def variants(self, clause: Clause, text: str) -> tuple[str, ...]:
-        """The texts by which an output is weighed: itself, and it without each edit that has to be probable;
-        none where none has to.
+        """The texts that an output is weighed against: it without each of the edits that have to be probable.
 
         Args:
             text: Text that the model wrote for the piece.
         """
         given, words = clause.given, text.split()
-        without = [
+        return tuple(
             " ".join([*words[:j], *given[i:stop], *words[last:]])
             for i, stop, j, last in _changes(clause.spelled, clause.restore(words))
             if self.thresholds.edit and not _is_given(clause.corrected[i:stop], words[j:last])
-        ]
-        return (text, *without) if without else ()
+        )
 
     def judge(
         self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, gains: Sequence[float] = ()

@@ -20,6 +20,14 @@ class GivesEncoded(Protocol):
 
 
 @runtime_checkable
+class KeepsEncoded(Protocol):
+    """A scorer that may find an encoded text again."""
+
+    def keep_encoded(self, most: int) -> None:
+        """Keeps the encodings of so many texts when they are freed, for `encode` of the same; 0: of none."""
+
+
+@runtime_checkable
 class ReadsEncoded(Protocol):
     """A scorer without an encoder: its sources are vectors [S,D] that another model's encoder gave.
 

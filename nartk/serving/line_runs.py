@@ -16,6 +16,7 @@ from nartk.errors import (
     require_text,
 )
 from nartk.processors.text import AsGiven
+from nartk.protocols.encoded import KeepsEncoded
 from nartk.protocols.hypothesis import Hypothesis, Request, Result
 from nartk.protocols.outputs import Text
 from nartk.protocols.paragraph import Paragraph, Tokenized
@@ -214,10 +215,16 @@ class LineRun:
         return paragraph, forced
 
     def _admit(self, opened: _LineState, made: dict[Request, int]) -> None:
+        if opened.line.guard is not None and opened.line.guard.thresholds.edit:
+            self._keep_encoded(self._batching.size)  # what the guard weighs was encoded just before
         for request, number in made.items():
             self._run_of(request, opened).admit(request)
             opened.waiting[request] = number
             self._owners[request] = opened
+
+    def _keep_encoded(self, most: int) -> None:
+        if isinstance(self.model.passes, KeepsEncoded):
+            self.model.passes.keep_encoded(most)
 
     def _run_of(self, request: Request, opened: _LineState) -> Run:
         """The run that decodes a request, or scores it for the guard."""
@@ -325,3 +332,4 @@ class LineRun:
         self._run.close()
         if self._weighing is not None:
             self._weighing.close()
+            self._keep_encoded(0)

@@ -5,6 +5,7 @@ Where a guard judges outputs (`processors.guard`), a sentence may be decoded in 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,8 @@ class _Part:
         clause: Clause that the guard made of it; None: its outputs are taken as they are.
         taken: Hypotheses that are sound, each with its output and the edits in it that were undone.
         kept: The text that stays where none is.
-        variants: Texts by which the guard weighs each hypothesis; empty: it does not.
+        variants: Texts that the guard weighs each hypothesis against, and behind them its own, if its
+            log-probability is not known; empty: there is nothing to weigh.
         scores: The log-probabilities of all of them, in their order.
     """
 
@@ -148,14 +150,14 @@ class Line:
             part.taken = [(each, self.output.write(each), ()) for each in part.result.hypotheses]
             return [part]
         if part.scores is None:
-            texts = (self.output.decode(each.tokens) for each in part.result.hypotheses)
-            part.variants = [self.guard.variants(part.clause, text) for text in texts]
+            part.variants = [self._variants(self.guard, part.clause, each) for each in part.result.hypotheses]
             if any(part.variants):
                 return [part]
             part.scores = iter(())
         refused: list[tuple[str, ...]] = []
         for hypothesis, variants in zip(part.result.hypotheses, part.variants, strict=True):
-            own, *others = islice(part.scores, len(variants)) if variants else [0.0]
+            others = [*islice(part.scores, len(variants))]
+            own = math.fsum(hypothesis.positional_scores or [others.pop()] if variants else [])
             gains = [own - other for other in others]
             text, undone, reasons = self.guard.judge(part.clause, hypothesis, self.output, gains)
             if reasons:
@@ -163,6 +165,11 @@ class Line:
             else:
                 part.taken.append((hypothesis, Text(text), undone))
         return [part] if part.taken else self._smaller(part, refused[0])
+
+    def _variants(self, guard: Guard, clause: Clause, hypothesis: Hypothesis) -> tuple[str, ...]:
+        text = self.output.decode(hypothesis.tokens)
+        found = guard.variants(clause, text)
+        return (*found, text) if found and not hypothesis.positional_scores else found
 
     def _smaller(self, part: _Part, reasons: tuple[str, ...]) -> list[_Part]:
         """The halves of a part that was refused; if it has none, the part, which is kept."""
