@@ -483,6 +483,9 @@ def test_edits_of_a_model_that_gives_a_text_no_probability_cannot_be_weighed(tmp
     assert nartk.load(folder, min_edit_confidence=0.0).guarding is not None
     with pytest.raises(UsageError, match=r"0\.5, but a 'ctc' gives a text no probability"):
         nartk.load(folder, min_edit_confidence=0.5)
+    with_guard(folder, edit=0.25)
+    with pytest.raises(UsageError, match=r"0\.25, but a 'ctc' gives a text no probability"):
+        nartk.load(folder)
 
 
 def test_a_model_without_a_guard_fails_a_line_as_before(tmp_path: Path) -> None:

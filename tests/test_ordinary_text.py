@@ -165,7 +165,7 @@ def test_a_line_of_two_sentences_and_a_quotation() -> None:
 def test_pretokenized_is_the_model_without_the_setting(tmp_path: Path) -> None:
     """Bit for bit, tokens and log-probabilities."""
     folder = tmp_path / "older"
-    shutil.copytree(nartk.load().checkpoint.folder, folder)
+    shutil.copytree(shipped().checkpoint.folder, folder)
     config = json.loads((folder / "config.json").read_text())
     assert config.pop("tokenization") == "penn"
     (folder / "config.json").write_text(json.dumps(config))

@@ -137,18 +137,18 @@ class Model:
     def guarding(self) -> Guard | None:
         """Guard that judges outputs; None: there is none."""
         found, least = self.checkpoint.guard if self.guard else None, self.min_edit_confidence
-        if least is None:
-            return found
-        if not 0 <= least <= 1:
+        if least is not None and not 0 <= least <= 1:
             raise UsageError(f"{named('min_edit_confidence')} is {least}", fix="give a value between 0 and 1")
-        why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
-        if found is not None:
-            name = self.checkpoint.architecture
-            is_scored = not least or architecture(name).autoregressive
-            why = "" if is_scored else f"a {name!r} gives a text no probability"
-        if found is None or why:
+        if found is not None and least is not None:
+            found = replace(found, thresholds=replace(found.thresholds, edit=least))
+        if found is None:
+            why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
+        else:
+            name, least = self.checkpoint.architecture, found.thresholds.edit or None
+            why = f"a {name!r} gives a text no probability" if not architecture(name).autoregressive else ""
+        if least is not None and why:
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
-        return replace(found, thresholds=replace(found.thresholds, edit=least))
+        return found
 
     @property
     def max_source_len(self) -> int:
