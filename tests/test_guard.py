@@ -25,7 +25,7 @@ from nartk.data.text import tokenize
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputTooLongError, PassError, UsageError
 from nartk.files import sha256
-from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, words_lost
+from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, with_words, words_lost
 from nartk.protocols.runs import Batching
 from nartk.serving import Session
 from nartk.serving.line_runs import LineRequest, LineRun, line_requests
@@ -555,6 +555,25 @@ def test_edits_that_are_undone(guard: Guard, source: str, output: str, wanted: s
     assert mended(guard, source, output) == wanted
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "wanted"),
+    [
+        ("he go the home", "he goes home", "he goes home"),
+        ("he go home school", "he goes home", "he goes home school"),  # no function word
+        ("he go home to school", "he goes to school", "he go home to school"),
+        ("he go home home", "he goes home", "he goes home"),  # twice
+        ("park home run", "park run home", "park run home"),  # it moved
+        ("go to every where", "go everywhere", "go everywhere"),
+        ("go to hom", "go to him", "go to him"),
+        ("go park London had", "going had", "go park London had"),
+    ],
+)
+def test_words_that_may_not_be_dropped(source: str, output: str, wanted: str) -> None:
+    tokens, undone = with_words(source.split(), output.split())
+    assert " ".join(tokens) == wanted
+    assert len(undone) == (wanted != output)
+
+
 def test_what_a_text_gains_by_an_edit(guard: Guard) -> None:
     """One of more than 3 to 1 has a probability above 0.75."""
     guard = replace(guard, thresholds=replace(OPEN, edit=0.75))
@@ -564,6 +583,8 @@ def test_what_a_text_gains_by_an_edit(guard: Guard) -> None:
     assert mended(guard, "he go the home", "he go home", rare) == "he go the home"
     assert mended(guard, "he go home to", "he goes home", likely, rare) == "he goes home to"
     assert mended(guard, "he go school", "he goes to school", -800.0) == "he go school"
+    source, output = "home he go to the school", "he goes to the school home"
+    assert mended(guard, source, output, rare, likely) == "home he goes to the school"
     certain = replace(guard, thresholds=replace(OPEN, edit=1.0))
     assert mended(certain, "he go home", "he goes home", 800.0) == "he go home"
 
@@ -581,6 +602,12 @@ def test_variants_lack_an_edit_each(guard: Guard) -> None:
     assert guard.variants(clause, "He go to home") == ("he go to home", "He go the home")
     capitals = piece("HE GO THE HOME")
     assert guard.variants(capitals, "He goes the home") == ("He go the home",)
+    # A word that moves is one edit.
+    moved = piece("home he go to the school")
+    assert guard.variants(moved, "he goes to the school home") == (
+        "home he goes to the school",
+        "he go to the school home",
+    )
     first, _ = piece("he had the park , and she had the school").halves()
     assert guard.variants(first, "he had park .") == ("he had the park .",)
 

@@ -36,6 +36,8 @@ PREPOSITIONS, PRONOUNS, AGREEMENT = map(_written_for, ("prepositions", "pronouns
 INSERTED_AFTER_VERB = _words("inserted_after_verb")  # prepositions before its object: "discuss about it"
 DROPPED = frozenset(_words("dropped"))  # function words that go missing
 EXTRAS = _words("extras")  # function words that are added
+# Words that may be left out where they do not belong: dropping another one changes what a sentence tells.
+FUNCTION_WORDS = frozenset([*ARTICLES, *PREPOSITIONS, *PRONOUNS, *AGREEMENT, *DROPPED, *EXTRAS])
 JOINED = frozenset(_words("joined"))  # pairs of words that are written as one
 PARTS = frozenset(_words("parts"))  # of compounds that are written as two words
 

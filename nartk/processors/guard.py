@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from nartk.errors import CheckpointError
 from nartk.files import Folder, JsonObject, read_file
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from nartk.processors import OutputProcessor
 
 KEY, LIST, SPELLER = "guard", "list", "speller"
+Block: TypeAlias = tuple[int, int, int, int]  # tokens of a source from, to, and of an output
+Change: TypeAlias = Sequence[Block]  # those that belong together
 _MOST_BYTES = 100_000_000  # of the list of words
 _PHRASE = 3  # tokens
 _FEW = 3  # words of a sentence of which one may be another
@@ -150,11 +152,15 @@ class Guard:
             text: Text that the model wrote for the piece.
         """
         given, words = clause.given, text.split()
-        return tuple(
-            " ".join([*words[:j], *given[i:stop], *words[last:]])
-            for i, stop, j, last in _changes(clause.spelled, clause.restore(words))
-            if self.thresholds.edit and not _is_given(clause.corrected[i:stop], words[j:last])
-        )
+        found = []
+        for blocks in _changes(clause.spelled, clause.restore(words)) if self.thresholds.edit else ():
+            if not all(_is_given(clause.corrected[i:stop], words[j:last]) for i, stop, j, last in blocks):
+                without, at = list[str](), 0
+                for i, stop, j, last in blocks:
+                    without += [*words[at:j], *given[i:stop]]
+                    at = last
+                found.append(" ".join([*without, *words[at:]]))
+        return tuple(found)
 
     def judge(
         self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, gains: Sequence[float] = ()
@@ -173,6 +179,9 @@ class Guard:
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         if tokens != source:
             reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
+        if not reasons:  # an output that drops much was better decoded in pieces
+            tokens, dropping = with_words(source, tokens, clause.corrected)
+            undone += dropping
         return " ".join(tokens), tuple(undone), tuple(reasons)
 
     def mend(
@@ -193,30 +202,28 @@ class Guard:
         """
         known = {token.lower() for token in source}
         weighed = iter(gains)
-        found: list[str] = []
-        undone: list[Guarded] = []
-        at = 0
-        for i, stop, j, last in _changes(source, output):
-            found += output[at:j]
-            at = last
-            mine, block = [*source[i:stop]], [*output[j:last]]
-            reasons = [
-                f"{token!r} is no word"
-                for token in block
-                if UNKNOWN in token or self._is_strange(token, known)
-            ]
-            if "".join(mine) != "".join(block) or any(map(_IS_COMPOUND, block)):
-                reasons += [f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine)]
-            marks = [*source[max(0, i - 1) : i], *mine]
-            if not block and len(marks) > 1 and all(map(_IS_MARK, marks)):
-                reasons.append("a mark is dropped behind another one")
-            if gains and not _is_given(corrected[i:stop], block):
+        judged: list[tuple[Change, list[str]]] = []
+        for change in _changes(source, output):
+            reasons = [each for block in change for each in self._against(source, output, block, known)]
+            if gains and not all(_is_given(corrected[i:stop], output[j:last]) for i, stop, j, last in change):
                 reasons += self._improbable(next(weighed))
-            if reasons:
-                undone.append(Guarded("undone", " ".join(mine), tuple(reasons)))
-            kept = " ".join(corrected[i:stop]).split() if corrected else mine
-            found += kept if reasons else block
-        return [*found, *output[at:]], undone
+            judged.append((change, reasons))
+        return _without(source, output, judged, corrected)
+
+    def _against(
+        self, source: Sequence[str], output: Sequence[str], block: Block, known: set[str]
+    ) -> Iterator[str]:
+        """Reasons against the change of a block, but for its probability."""
+        i, stop, j, last = block
+        mine, theirs = source[i:stop], output[j:last]
+        for token in theirs:
+            if UNKNOWN in token or self._is_strange(token, known):
+                yield f"{token!r} is no word"
+        if "".join(mine) != "".join(theirs) or any(map(_IS_COMPOUND, theirs)):
+            yield from (f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine))
+        marks = [*source[max(0, i - 1) : i], *mine]
+        if not theirs and len(marks) > 1 and all(map(_IS_MARK, marks)):
+            yield "a mark is dropped behind another one"
 
     def _improbable(self, gain: float) -> Iterator[str]:
         """A reason against an edit by which a text gains so little log-probability, nats."""
@@ -271,11 +278,77 @@ class Guard:
         return any(part not in known and not self.knows(part) for part in _PARTS.findall(lower))
 
 
-def _changes(source: Sequence[str], output: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """The blocks of `edits` that are not the same on both sides."""
-    for i, stop, j, last in edits(source, output):
-        if [*source[i:stop]] != [*output[j:last]]:
-            yield i, stop, j, last
+def _changes(source: Sequence[str], output: Sequence[str]) -> list[list[Block]]:
+    """The blocks of `edits` that differ; together are those between which a word moves."""
+    found: list[list[Block]] = []
+    for block in edits(source, output):
+        old, new = _sides([block], source, output)
+        if old == new:
+            continue
+        lost, made = _only(old, new), _only(new, old)
+        for change in found:
+            before, after = _sides(change, source, output)
+            if lost & _only(after, before) or made & _only(before, after):
+                change.append(block)
+                break
+        else:
+            found.append([block])
+    return found
+
+
+def _sides(change: Change, source: Sequence[str], output: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The tokens of a source that a change replaces, and those of the output."""
+    old = [token for i, stop, _, _ in change for token in source[i:stop]]
+    return old, [token for _, _, j, last in change for token in output[j:last]]
+
+
+def _only(tokens: Sequence[str], others: Sequence[str]) -> set[str]:
+    """The tokens in small letters that others lack."""
+    return {*map(str.lower, tokens)} - {*map(str.lower, others)}
+
+
+def with_words(
+    source: Sequence[str], output: Sequence[str], corrected: Sequence[str] = ()
+) -> tuple[list[str], list[Guarded]]:
+    """The tokens of an output without the edits that drop a word, and these; arguments as in `Guard.mend`."""
+    judged = []
+    for change in _changes(source, output):
+        word = _dropped(change, source, output)
+        judged.append((change, [f"{word!r} is dropped"] if word else []))
+    return _without(source, output, judged, corrected)
+
+
+def _dropped(change: Change, source: Sequence[str], output: Sequence[str]) -> str:
+    """A word that a change drops, and that is no function word and not there twice; "": there is none."""
+    from nartk.data.gec.confusions import FUNCTION_WORDS
+
+    old, new = (bare(side) for side in _sides(change, source, output))
+    twice = {one for one, other in pairwise(bare(source)) if one == other}
+    lost = [word for word in old if word not in FUNCTION_WORDS and word not in twice and word.isalpha()]
+    made = [word for word in new if word not in FUNCTION_WORDS and word.isalpha()]
+    are_joined = any("".join(one) == "".join(other) for one, other in ((old, new), (lost, made)))
+    is_shorter = len(old) > len(new) and len(lost) > len(made)
+    return lost[0] if is_shorter and not are_joined else ""
+
+
+def _without(
+    source: Sequence[str],
+    output: Sequence[str],
+    judged: Sequence[tuple[Change, Sequence[str]]],
+    corrected: Sequence[str],
+) -> tuple[list[str], list[Guarded]]:
+    """The tokens of an output without the changes that something speaks against, and these."""
+    found, at = list[str](), 0
+    for (i, stop, j, last), is_kept in sorted((block, not why) for change, why in judged for block in change):
+        before = " ".join(corrected[i:stop]).split() if corrected else source[i:stop]
+        found += [*output[at:j], *(output[j:last] if is_kept else before)]
+        at = last
+    undone = [
+        Guarded("undone", " ".join(_sides(change, source, output)[0]), tuple(why))
+        for change, why in judged
+        if why
+    ]
+    return [*found, *output[at:]], undone
 
 
 def _is_given(corrected: Sequence[str], block: Sequence[str]) -> bool:
