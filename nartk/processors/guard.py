@@ -152,15 +152,11 @@ class Guard:
             text: Text that the model wrote for the piece.
         """
         given, words = clause.given, text.split()
-        found = []
-        for blocks in _changes(clause.spelled, clause.restore(words)) if self.thresholds.edit else ():
-            if not all(_is_given(clause.corrected[i:stop], words[j:last]) for i, stop, j, last in blocks):
-                without, at = list[str](), 0
-                for i, stop, j, last in blocks:
-                    without += [*words[at:j], *given[i:stop]]
-                    at = last
-                found.append(" ".join([*without, *words[at:]]))
-        return tuple(found)
+        return tuple(
+            " ".join(_without(clause.spelled, words, [(change, ("weighed",))], given)[0])
+            for change in _changes(clause.spelled, clause.restore(words))
+            if self.thresholds.edit and not _are_given(change, clause.corrected, words)
+        )
 
     def judge(
         self, clause: Clause, hypothesis: Hypothesis, output: OutputProcessor, gains: Sequence[float] = ()
@@ -205,7 +201,7 @@ class Guard:
         judged: list[tuple[Change, list[str]]] = []
         for change in _changes(source, output):
             reasons = [each for block in change for each in self._against(source, output, block, known)]
-            if gains and not all(_is_given(corrected[i:stop], output[j:last]) for i, stop, j, last in change):
+            if gains and not _are_given(change, corrected, output):
                 reasons += self._improbable(next(weighed))
             judged.append((change, reasons))
         return _without(source, output, judged, corrected)
@@ -351,9 +347,11 @@ def _without(
     return [*found, *output[at:]], undone
 
 
-def _is_given(corrected: Sequence[str], block: Sequence[str]) -> bool:
-    """Tells whether words of an output are what the model read in place of the source's, but for capitals."""
-    return bool(corrected) and " ".join(corrected).lower() == " ".join(block).lower()
+def _are_given(change: Change, corrected: Sequence[str], output: Sequence[str]) -> bool:
+    """Tells whether a change writes what the model read in place of the source's words, but for capitals."""
+    return bool(corrected) and all(
+        " ".join(corrected[i:stop]).lower() == " ".join(output[j:last]).lower() for i, stop, j, last in change
+    )
 
 
 def bare(tokens: Sequence[str]) -> list[str]:
