@@ -198,13 +198,13 @@ class Guard:
         """
         known = {token.lower() for token in source}
         weighed = iter(gains)
-        judged: list[tuple[Change, list[str]]] = []
+        verdicts: list[tuple[Change, list[str]]] = []
         for change in _changes(source, output):
             reasons = [each for block in change for each in self._against(source, output, block, known)]
             if gains and not _are_given(change, corrected, output):
                 reasons += self._improbable(next(weighed))
-            judged.append((change, reasons))
-        return _without(source, output, judged, corrected)
+            verdicts.append((change, reasons))
+        return _without(source, output, verdicts, corrected)
 
     def _against(
         self, source: Sequence[str], output: Sequence[str], block: Block, known: set[str]
@@ -307,11 +307,11 @@ def with_words(
     source: Sequence[str], output: Sequence[str], corrected: Sequence[str] = ()
 ) -> tuple[list[str], list[Guarded]]:
     """The tokens of an output without the edits that drop a word, and these; arguments as in `Guard.mend`."""
-    judged = []
+    verdicts = []
     for change in _changes(source, output):
         word = _dropped(change, source, output)
-        judged.append((change, [f"{word!r} is dropped"] if word else []))
-    return _without(source, output, judged, corrected)
+        verdicts.append((change, [f"{word!r} is dropped"] if word else []))
+    return _without(source, output, verdicts, corrected)
 
 
 def _dropped(change: Change, source: Sequence[str], output: Sequence[str]) -> str:
@@ -330,18 +330,20 @@ def _dropped(change: Change, source: Sequence[str], output: Sequence[str]) -> st
 def _without(
     source: Sequence[str],
     output: Sequence[str],
-    judged: Sequence[tuple[Change, Sequence[str]]],
+    verdicts: Sequence[tuple[Change, Sequence[str]]],
     corrected: Sequence[str],
 ) -> tuple[list[str], list[Guarded]]:
     """The tokens of an output without the changes that something speaks against, and these."""
     found, at = list[str](), 0
-    for (i, stop, j, last), is_kept in sorted((block, not why) for change, why in judged for block in change):
+    for (i, stop, j, last), is_kept in sorted(
+        (block, not why) for change, why in verdicts for block in change
+    ):
         before = " ".join(corrected[i:stop]).split() if corrected else source[i:stop]
         found += [*output[at:j], *(output[j:last] if is_kept else before)]
         at = last
     undone = [
         Guarded("undone", " ".join(_sides(change, source, output)[0]), tuple(why))
-        for change, why in judged
+        for change, why in verdicts
         if why
     ]
     return [*found, *output[at:]], undone
