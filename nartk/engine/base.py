@@ -58,26 +58,29 @@ class _Texts:
         self._encoder.free(self._beyond())
 
     def encode(self, texts: Sequence[Sequence[int]]) -> IntArray:
-        keys = [tuple(text) for text in texts] if self.most else []
-        found = [self.kept.pop(key, -1) for key in keys] or [-1] * len(texts)
-        new = [text for text, handle in zip(texts, found, strict=True) if handle < 0]
+        if not self.most:
+            return self._encode(texts)
+        keys = [tuple(text) for text in texts]
+        found = [self.kept.pop(key, -1) for key in keys]
         try:
-            made = self._encoder.encode(list(chain.from_iterable(new)), [*map(len, new)])
+            made = self._encode([key for key, handle in zip(keys, found, strict=True) if handle < 0])
         except PassError:
             self._encoder.free([handle for handle in found if handle >= 0])
             raise
         handles = np.array(found, np.int32)
         handles[handles < 0] = made
-        self._texts.update(zip(handles.tolist(), keys, strict=False))
+        self._texts.update(zip(handles.tolist(), keys, strict=True))
         return handles
 
+    def _encode(self, texts: Sequence[Sequence[int]]) -> IntArray:
+        return self._encoder.encode(list(chain.from_iterable(texts)), [*map(len, texts)])
+
     def free(self, memory: Sequence[int] | IntArray) -> None:
-        handles = [*map(int, memory)]
         if not self._texts:
-            self._encoder.free(handles)
+            self._encoder.free(memory)
             return
         lost = []
-        for handle in handles:
+        for handle in map(int, memory):
             text = self._texts.pop(handle, None)
             if text is None or text in self.kept:
                 lost.append(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nartk.errors import (
@@ -226,12 +227,16 @@ class LineRun:
         if isinstance(self.model.passes, KeepsEncoded):
             self.model.passes.keep_encoded(most)
 
+    @cached_property
+    def _scoring(self) -> Decoding:
+        return self.model.scoring()
+
     def _run_of(self, request: Request, opened: _LineState) -> Run:
         """The run that decodes a request, or scores it for the guard."""
         if not request.targets or opened.asked.targets:
             return self._run
         if self._weighing is None:
-            self._weighing = self.model.begin(self.model.scoring(), self._batching)
+            self._weighing = self.model.begin(self._scoring, self._batching)
         return self._weighing
 
     def _requests(self, opened: _LineState, **forced: Any) -> dict[Request, int]:
@@ -252,7 +257,7 @@ class LineRun:
                 request = self.model.request(
                     asked.index + number * APART,
                     source,
-                    self.model.scoring() if variants else opened.strategy,
+                    self._scoring if variants else opened.strategy,
                     truncate=cut,
                     trace=asked.trace,
                     **given,

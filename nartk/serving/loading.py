@@ -120,7 +120,7 @@ def _served(
         dtype = "fp32" if checkpoint.quantized is None or not has_engine else checkpoint.quantized
     by_torch = tuple(type for type in TYPES if type != "int8" and (type != "fp16" or device != "cpu"))
     if dtype == "fp16" and device == "cpu":
-        types = engine.TYPES if found.engine_at is not None and engine.available() else by_torch
+        types = engine.TYPES if has_engine else by_torch
         raise UsageError(
             f"{named('dtype', dtype)} needs a GPU", fix=f"on a CPU choose from {', '.join(types)}"
         )

@@ -144,8 +144,8 @@ class Model:
         if found is None:
             why = "the guard is off" if self.checkpoint.guard is not None else "the model has no guard"
         else:
-            name, least = self.checkpoint.architecture, found.thresholds.edit or None
-            why = f"a {name!r} gives a text no probability" if not architecture(name).autoregressive else ""
+            least, name = found.thresholds.edit or None, self.checkpoint.architecture  # 0: none is weighed
+            why = "" if architecture(name).autoregressive else f"a {name!r} gives a text no probability"
         if least is not None and why:
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
         return found
