@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nartk.data.gec.speller import Offer
 
 # Two words with the end of a sentence between. Addresses, abbreviations and names hold other characters too.
 _IS_GLUED = re.compile(r"([^\W\d_]{2,})([.?!]+)([^\W\d_]+)").fullmatch
@@ -52,6 +56,8 @@ class Clause:
         is_capitals: True if it is all in capitals, and is read in small letters.
         begins, ends: True if it begins, and ends, as a sentence does.
         corrected: Texts that the model reads in place of each token; empty: the tokens themselves.
+        offers: Of tokens for which there are several texts, what there is by the number of each, the one in
+            `corrected` first.
     """
 
     read: tuple[str, ...]
@@ -61,6 +67,7 @@ class Clause:
     begins: bool = True
     ends: bool = True
     corrected: tuple[str, ...] = ()
+    offers: Mapping[int, Sequence[Offer]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -78,6 +85,13 @@ class Clause:
         if not self.ends and tokens[-1] not in _FINAL:
             tokens[len(tokens) - (tokens[-1] == "," or tokens[-1] in _BREAKS) :] = ["."]
         return tokens
+
+    def reading(self, texts: Mapping[int, str]) -> Clause:
+        """The same piece with other texts to read for some tokens, by their numbers, and no offers."""
+        corrected = [*(self.corrected or self.read)]
+        for i, text in texts.items():
+            corrected[i] = text
+        return replace(self, corrected=(*corrected,), offers={})
 
     def restore(self, written: Sequence[str]) -> list[str]:
         """The output in the place of the piece."""
@@ -106,7 +120,13 @@ class Clause:
         _, middle = min(breaks)
         is_end = self.read[middle - 1] in _FINAL
         first, second = (
-            replace(self, read=self.read[part], spelled=self.spelled[part], corrected=self.corrected[part])
+            replace(
+                self,
+                read=self.read[part],
+                spelled=self.spelled[part],
+                corrected=self.corrected[part],
+                offers={},  # the first of each stays
+            )
             for part in (slice(middle), slice(middle, None))
         )
         return replace(first, ends=is_end), replace(second, begins=is_end)

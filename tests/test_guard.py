@@ -35,6 +35,13 @@ OPEN = Thresholds(-99, -99, 0, 99, 1e9, 0, 0, 1, 0)
 SOME = """a and go goes had he home I is London my name not park run school she the to was
 what your"""
 WORDS = SOME.split()
+# Misspellings of which there are several readings, and what they stand between.
+READINGS = """
+restraunt gorrilla sunmer palce creat thas villians remein ther conceder inforced emphesize warker tast mang
+carree concetrate turm brang organice
+"""
+MISSPELT = READINGS.split()
+AROUND = [("I think the", "was good"), ("They want to", "it again"), ("We saw a", "in London")]
 KNOWN = {word.lower(): word for word in WORDS}
 
 RUN_ON = (
@@ -273,6 +280,67 @@ def test_an_edit_is_kept_by_the_probability_of_the_text_with_it_and_without(mode
             assert after.text == (before.text if is_probable else line)
             kept[is_probable] += 1
     assert min(kept[True], kept[False]) >= 5, kept
+
+
+@needs_engine
+def test_misspelt_words_are_spelled_as_the_model_finds_most_probable(model: nartk.Model) -> None:
+    """By the scores of each text behind the sentence as it stands, and what is decoded of the best one."""
+    model = replace(model, pretokenized=True)
+    lines = [f"{before} {wrong} {after} ." for wrong in MISSPELT for before, after in AROUND]
+    guard = model.guarding
+    assert guard is not None
+    changed = 0
+    found = model.decode(lines, batch_size=5)
+    for line, output in zip(lines, found, strict=True):
+        (clause,) = guard.clauses(line, line)
+        i = AROUND[lines.index(line) % len(AROUND)][0].count(" ") + 1
+        if i in clause.offers:
+            texts = [replace(clause, offers={}).reading({i: each.text}).text for each in clause.offers[i]]
+            (scored,) = model.score([line], [texts])
+            totals = [
+                each.score + 0.3 * hypothesis.score
+                for each, hypothesis in zip(clause.offers[i], (scored, *scored.alternatives), strict=True)
+            ]
+            best = totals.index(max(totals))
+            changed += best > 0
+            spelled = texts[best]
+        else:
+            spelled = clause.text
+        free = replace(model, guard=False).decode([spelled])[0].text
+        if free == spelled:  # nothing else to judge
+            assert output.text == spelled
+    assert changed >= 3
+
+
+@needs_engine
+def test_words_are_spelled_alike_in_any_batch_and_strategy(model: nartk.Model) -> None:
+    lines = [f"{before} {wrong} {after}." for wrong in MISSPELT for before, after in AROUND]
+    wanted = [each.text for each in model.decode(lines, batch_size=1)]
+    for strategy, options in (("greedy", {}), ("iad", {}), ("beam", {"beam_size": 1})):
+        assert [each.text for each in model.decode(lines, strategy, batch_size=7, **options)] == wanted
+    with Session(model, batch_size=3) as session:
+        assert [ticket.result().text for ticket in [*map(session.submit, lines)]] == wanted
+
+
+@needs_engine
+def test_a_line_whose_words_are_spelled_may_be_given_up(model: nartk.Model) -> None:
+    """Before they are there is no output."""
+    line = "She seak to many pople in the hosue that is oled."
+    strategy = model.strategy("greedy", {})
+    run = LineRun(model, strategy, Batching(4))
+    first, second = line_requests(model, [line, line], strategy)
+    run.admit(first)
+    assert run.requests == 1
+    assert run.so_far(first).tokens == ()
+    run.drop(first)
+    assert (len(run), run.requests) == (0, 0)
+    run.admit(second)
+    outcomes: list[tuple[LineRequest, Any]] = []
+    while len(run):
+        outcomes += run.step()
+    ((_, result),) = outcomes
+    assert result.hypotheses[0].text == model.decode([line])[0].text
+    run.close()
 
 
 @needs_engine

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ import pytest
 from nartk.data.clauses import Clause
 from nartk.data.gec import speller as module
 from nartk.data.gec.lexicon import misspellings
-from nartk.data.gec.speller import Speller, make_speller, read_speller
+from nartk.data.gec.speller import Offer, Speller, make_speller, read_speller
 from nartk.data.gec.spelling import spelling_noise
 from nartk.errors import CheckpointError
 from nartk.processors.guard import Guard, Thresholds
+from nartk.processors.text import AsGiven
+from nartk.serving.lines import Line
 
 TEXT = """
 the old house is here
@@ -123,6 +126,54 @@ def test_misspelt_words_are_spelled_by_the_words_beside(speller: Speller, text: 
     assert " ".join(found) == spelled
 
 
+def test_offers_are_the_best_suggestions_and_the_word_itself() -> None:
+    """By the log-probabilities of all suggestions, computed apart; nothing is far below the best."""
+    found = made()
+    counts = Counter[int]()
+    for word in (
+        "hosue",
+        "ther",
+        "thee",
+        "thre",
+        "hre",
+        "tehre",
+        "all",
+        "bll",
+        "tthe",
+        "thet",
+        "teer",
+        "xxhouse",
+    ):
+        tokens = ["the", "old", word, "is", "here"]
+        (offers,) = found.offers(tokens).values()
+        scores = {each: found._score(word, each, "old", "is") for each in found.suggest(word)}
+        best = sorted(scores, key=lambda each: -scores[each])[:2]
+        wanted = {each: scores[each] for each in best} | {word: -11 - 1.25 * len(word)}
+        top = max(wanted.values())
+        wanted = {each: score for each, score in wanted.items() if score >= top - 3}
+        assert {each.text: each.score for each in offers} == wanted
+        assert [each.score for each in offers] == sorted(wanted.values(), reverse=True)
+        assert found.spell(tokens)[2] == offers[0].text
+        counts[len(offers)] += 1
+    assert len(counts) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("the hawss is here", "the house is here"),  # too far for a suggestion
+        ("the old Hawss is here", "the old House is here"),
+        ("the old HAWSS is here", "the old HOUSE is here"),
+        ("the old HWS is here", "the old HWS is here"),
+        ("hawss is a hwz man hawss hwzz", "house is a tall man house hwzz"),  # not of another language
+        ("there are alods of houses", "there are a lot of houses"),
+    ],
+)
+def test_known_misspellings_are_what_the_list_tells(text: str, spelled: str) -> None:
+    found = replace(made(), misspellings=("alods\ta lot", "hawss\thouse", "hws\thouse", "hwz\tball\ttall"))
+    assert " ".join(found.spell(text.split())) == spelled
+
+
 def test_people_make_some_errors_more_often(speller: Speller) -> None:
     """By codespell's list: `ie` for `ei` is common, `ih` is not; a letter is dropped where two are alike."""
     found = made(["receive", "address", "chief"])
@@ -148,6 +199,10 @@ def test_what_is_written_is_read(speller: Speller, tmp_path: Path) -> None:
     found = read_speller(tmp_path / "speller.npz.xz")
     assert found.words == speller.words
     assert found.edits == speller.edits
+    known = replace(speller, misspellings=("hosue\thouse", "tihs\tthis\tties"))
+    known.write(tmp_path / "speller.npz.xz")
+    assert read_speller(tmp_path / "speller.npz.xz").known == {"hosue": ["house"], "tihs": ["this", "ties"]}
+    assert found.known == {}
     for name in ("counts", "probabilities", "starts", "followers", "together"):
         assert np.array_equal(getattr(found, name), getattr(speller, name))
     assert "house" in found
@@ -165,6 +220,7 @@ def test_a_speller_goes_to_other_processes(speller: Speller) -> None:
     "change",
     [
         lambda arrays: arrays.pop("edits"),
+        lambda arrays: arrays.pop("misspellings"),
         lambda arrays: arrays.update(counts=arrays["counts"][:-1]),
         lambda arrays: arrays.update(starts=arrays["starts"][::-1]),
         lambda arrays: arrays.update(together=arrays["together"][1:]),
@@ -212,6 +268,42 @@ def test_the_model_reads_what_is_spelled(speller: Speller, tmp_path: Path) -> No
     capitals = "TEH OLD HOSUE ."
     (clause,) = guard(tmp_path, speller).clauses(capitals, capitals)
     assert clause.corrected == ()
+
+
+def test_texts_of_which_the_most_probable_is_chosen(tmp_path: Path) -> None:
+    """With each other offer the text that the model reads, and by weights of 1 and 0.3 which one it is."""
+    text = "teh hosue here is old ,"
+    mine = guard(tmp_path, made())
+    offers = {0: [Offer("the", -1.0), Offer("teh", -2.0)], 1: [Offer("house", -3.0), Offer("hose", -4.5)]}
+    tokens = tuple(text.split())
+    clause = Clause(tokens, tokens, mine.words, corrected=("the", "house", *tokens[2:]), offers=offers)
+    plain, *texts = mine.spellings(replace(clause, begins=False, ends=False))
+    assert plain == "Teh hosue here is old ."
+    rest = "here is old ."
+    assert texts == [f"The house {rest}", f"Teh house {rest}", f"The hose {rest}"]
+    for scores, wanted in (
+        ((-9.0, -9.0, -9.0), "the house"),
+        ((-9.0, -5.7, -4.1), "the house"),  # 0.3 of a gain of 3.3 and of 4.9 nats
+        ((-9.0, -5.6, -3.9), "teh hose"),
+        ((-9.0, -5.6, -9.0), "teh house"),
+    ):
+        found = mine.spell(clause, scores)
+        assert found.text == f"{wanted} here is old ,"
+        assert mine.spellings(found) == ()
+    assert {each.offers == {} for each in clause.halves()} <= {True}
+    assert mine.spellings(replace(clause, offers={})) == ()
+
+
+def test_a_model_that_gives_no_probabilities_has_the_first_offers(speller: Speller, tmp_path: Path) -> None:
+    text = "the old house is thet"
+    mine = guard(tmp_path, speller)
+    (clause,) = mine.clauses(text, text)
+    plain, *texts = mine.spellings(clause)
+    assert (plain, texts[0], len(texts)) == (text, clause.text, 2)
+    output: Any = None  # nothing is written yet
+    for can_score, waiting in ((True, [(0, plain, tuple(texts))]), (False, [(0, clause.text, ())])):
+        line = Line(0, AsGiven().paragraph(text), output, mine, can_score=can_score)
+        assert line.waiting() == waiting
 
 
 def test_a_word_of_the_speller_exists(speller: Speller, tmp_path: Path) -> None:

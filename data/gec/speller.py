@@ -4,7 +4,8 @@ A noisy channel (Kernighan, Church and Gale 1990, "A spelling correction program
 model"): how probable a word is between its neighbours, by counts of words and of pairs of words, times how
 probable it is that it was written so, by the letter edits of `nartk.data.gec.spelling`. Suggestions are all
 words of the list within two edits of letters, and two words that were written as one. Differences from the
-paper: words may be two edits apart and edits have the letters beside them for context; the neighbours count.
+paper: words may be two edits apart and edits have the letters beside them for context; the neighbours count;
+misspellings that are known have a list.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -37,14 +38,26 @@ _PAIRED = 0.7  # weight of a pair's frequency beside the word's own
 # the training part of UD English EWT, where short ones are abbreviations; the rest was chosen on dev.
 _UNKNOWN, _LETTER, _COUNTED, _CAPITAL = -11.0, -1.25, 10, 4.0
 _RAREST = -12.0  # log-probability of an edit that the table has not, nats
+_KNOWN = -6.0  # log-probability of a known misspelling, at least, nats
 _FOREIGN = 0.4  # share of a sentence's words in no list, beyond which it is of another language
 _FEW = 2  # words in no list that any sentence may have
+# What is offered for a word: the best suggestions and the word itself, unless they are so much less probable
+# than the best of them, nats. Chosen on dev, where more of either changed nothing.
+_OFFERED, _CLOSE = 2, 3.0
 _OFTEN = 3  # times that a contraction was counted
 _MOST_BYTES = 100_000_000  # of the file
 CLITICS = {"s": "'s", "nt": "n't", "re": "'re", "ve": "'ve", "ll": "'ll", "d": "'d", "m": "'m"}
 _RUN = re.compile(r"(.)\1{2,}")
 _has_run = _RUN.search
 _BEGINNING = frozenset([".", "!", "?", "...", '"', "'", "`", "``", "''", "(", "-", "--"])
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a word may stand for: a text, and its log-probability beside other offers', nats."""
+
+    text: str
+    score: float
 
 
 @dataclass(eq=False)
@@ -59,6 +72,8 @@ class Speller:
         followers: Numbers of the tokens that stood behind it [P], ascending for each.
         together: Times that each pair was counted [P].
         edits: Lines of the table of letter edits.
+        misspellings: Lines of misspellings in small letters that are known, and behind a tab each what they
+            stand for.
     """
 
     words: tuple[str, ...]
@@ -68,6 +83,7 @@ class Speller:
     followers: NDArray[np.uint32]
     together: NDArray[np.uint32]
     edits: tuple[str, ...]
+    misspellings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.suggest = lru_cache(maxsize=10_000)(self._suggest)
@@ -78,6 +94,11 @@ class Speller:
     @cached_property
     def numbers(self) -> dict[str, int]:
         return {word: i for i, word in enumerate(self.words)}
+
+    @cached_property
+    def known(self) -> dict[str, list[str]]:
+        """What each misspelling that is known stands for."""
+        return {wrong: right for wrong, *right in (line.split("\t") for line in self.misspellings if line)}
 
     @cached_property
     def noise(self) -> SpellingNoise:
@@ -103,26 +124,35 @@ class Speller:
         return self._probability(word) > 0
 
     def spell(self, tokens: Sequence[str]) -> list[str]:
-        """A sentence's tokens with the misspelt ones spelled: as many, some of which hold a space.
-
-        Changed are words of letters alone that are in no list; inside a sentence, none with a capital. A
-        sentence of which many words are in none stays as it is.
-        """
+        """A sentence's tokens with the misspelt ones spelled: as many, some of which hold a space."""
         found = [*tokens]
+        for i, offers in self.offers(tokens).items():
+            found[i] = offers[0].text
+        return found
+
+    def offers(self, tokens: Sequence[str]) -> dict[int, list[Offer]]:
+        """What each misspelt token of a sentence may stand for, the most probable first.
+
+        Misspelt are words of letters alone that are in no list; inside a sentence, none with a capital but
+        for known misspellings. Of a sentence of which many words are in none, no token is.
+        """
         plain = [
             token for token in tokens if len(token) >= SHORTEST and token.isalpha() and not token.isupper()
         ]
         wrong = [i for i in range(len(tokens)) if self._is_wrong(tokens, i)]
-        strange = sum(token.lower() not in self for token in plain)
+        strange = sum(token.lower() not in self and token.lower() not in self.known for token in plain)
         if not wrong or strange > max(_FEW, _FOREIGN * len(plain)):
-            return found
+            return {}
+        found: dict[int, list[Offer]] = {}
         for i in wrong:
-            before = found[i - 1].rpartition(" ")[2].lower() if i else ""
+            before = tokens[i - 1] if i else ""
+            if i - 1 in found:
+                before = found[i - 1][0].text.rpartition(" ")[2]
             after = tokens[i + 1].lower() if i + 1 < len(tokens) else None
-            best = self.best(tokens[i], before, after)
-            if best is not None:
-                best = "I" + best[1:] if best.partition(" ")[0] == "i" else best
-                found[i] = best if tokens[i].islower() else best[:1].upper() + best[1:]
+            found[i] = [
+                replace(each, text=_cased(each.text, tokens[i]))
+                for each in self._offers(tokens[i], before.lower(), after)
+            ]
         return found
 
     def _is_wrong(self, tokens: Sequence[str], i: int) -> bool:
@@ -133,26 +163,36 @@ class Speller:
             SHORTEST <= len(token) <= LONGEST
             and token.isalpha()
             and token.isascii()
-            and (is_plain or (token[0] == "I" and token[1:] in CLITICS))
+            and (is_plain or (token[0] == "I" and token[1:] in CLITICS) or self._is_known(token))
             and token.lower() not in self
         )
 
-    def best(self, token: str, before: str, after: str | None) -> str | None:
-        """The most probable suggestion for a word; None: it stays.
+    def _is_known(self, token: str) -> bool:
+        """Tells whether a token with capitals is a known misspelling; short ones may be abbreviations."""
+        return (
+            token[1:].islower() or (token.isupper() and len(token) > _SHORT)
+        ) and token.lower() in self.known
+
+    def _offers(self, token: str, before: str, after: str | None) -> list[Offer]:
+        """Lists what a word may stand for, in small letters, the most probable first.
 
         Of a word with a letter three times in a row, such as "soooo", the letter is there once or twice.
         """
         word = token.lower()
+        listed = self.known.get(word, [])
         if _has_run(word):
             shorter = [_RUN.sub(by, word) for by in (r"\1", r"\1\1")]
             known = max(shorter, key=self._probability)
             if known in self:
-                return known
+                return [Offer(known, 0.0)]
             word = shorter[1]
-        scored = [(self._score(word, each, before, after), each) for each in self.suggest(word)]
-        score, best = max(scored, default=(-math.inf, None))
-        unknown = _UNKNOWN + _LETTER * min(len(word), _COUNTED) + (0.0 if token.islower() else _CAPITAL)
-        return best if score > unknown else None
+        found = [Offer(each, self._score(word, each, before, after)) for each in listed or self.suggest(word)]
+        found = sorted(found, key=lambda offer: -offer.score)[:_OFFERED]
+        if not (listed and token.islower()):  # with a capital it may be a name
+            unknown = _UNKNOWN + _LETTER * min(len(word), _COUNTED)
+            found.append(Offer(token, unknown + (0.0 if token.islower() else _CAPITAL)))
+            found.sort(key=lambda offer: -offer.score)
+        return [each for each in found if found[0].score - each.score <= _CLOSE]
 
     def _suggest(self, word: str) -> tuple[str, ...]:
         """Lists what a word in small letters may stand for, the nearest first; of two words with a space."""
@@ -218,11 +258,11 @@ class Speller:
         if after is not None:
             total += self._beside(inner[-1], after) - self._alone(after)
         edits = letter_edits("".join(inner).replace("'", ""), word)
+        least = _KNOWN if suggestion in self.known.get(word, ()) else MOST_EDITS * _RAREST
         if edits is None:
-            return total + MOST_EDITS * _RAREST
-        return total + math.fsum(
-            math.log(max(self.noise.probability(each), math.exp(_RAREST))) for each in edits
-        )
+            return total + least
+        written = (math.log(max(self.noise.probability(each), math.exp(_RAREST))) for each in edits)
+        return total + max(least, math.fsum(written))
 
     def _alone(self, word: str) -> float:
         """Log-probability of a token, nats."""
@@ -254,6 +294,7 @@ class Speller:
             followers=self.followers,
             together=self.together,
             edits=_packed(self.edits),
+            misspellings=_packed(self.misspellings),
         )
         path.write_bytes(lzma.compress(file.getvalue(), preset=9 | lzma.PRESET_EXTREME))
 
@@ -263,6 +304,7 @@ def make_speller(
     pairs: Mapping[tuple[str, str], int],
     probabilities: Mapping[str, float],
     edits: Iterable[str],
+    misspellings: Iterable[str] = (),
 ) -> Speller:
     """Makes a speller of counts of text in small letters.
 
@@ -271,6 +313,7 @@ def make_speller(
         pairs: Times that one token stood behind another.
         probabilities: Probability of each word that may be suggested.
         edits: Lines of `SpellingNoise.lines`.
+        misspellings: Lines of `Speller.misspellings`.
     """
     words = ("", *sorted({*counts, *probabilities} - {""}))
     numbers = {word: i for i, word in enumerate(words)}
@@ -285,6 +328,7 @@ def make_speller(
         columns[:, 1].copy(),
         columns[:, 2].copy(),
         tuple(edits),
+        tuple(misspellings),
     )
 
 
@@ -306,6 +350,7 @@ def read_speller(path: Path) -> Speller:
             found = Speller(
                 words=_unpacked(arrays["words"]),
                 edits=_unpacked(arrays["edits"]),
+                misspellings=_unpacked(arrays["misspellings"]),
                 probabilities=arrays["probabilities"].astype(np.float32),
                 **{
                     name: arrays[name].astype(np.uint32)
@@ -325,6 +370,14 @@ def read_speller(path: Path) -> Speller:
     ):
         raise CheckpointError("the arrays of a speller do not fit each other", where=str(path))
     return found
+
+
+def _cased(text: str, token: str) -> str:
+    """A text in small letters with the capitals of the token in whose place it is."""
+    text = "I" + text[1:] if text.partition(" ")[0] == "i" else text
+    if token.islower():
+        return text
+    return text.upper() if token.isupper() else text[:1].upper() + text[1:]
 
 
 def _packed(lines: Sequence[str]) -> NDArray[np.uint8]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nartk.architectures import architecture
 from nartk.errors import (
     InputEncodingError,
     InputFileError,
@@ -172,7 +173,14 @@ class LineRun:
             paragraph, forced = self._read(asked)
             free = None if asked.prefix or asked.targets or not strategy.admits_source else self._guard
             whole = any(asked.drafts)
-            line = Line(asked.index, paragraph, self.model.checkpoint.output, free, whole=whole)
+            line = Line(
+                asked.index,
+                paragraph,
+                self.model.checkpoint.output,
+                free,
+                whole=whole,
+                can_score=architecture(self.model.checkpoint.architecture).autoregressive,
+            )
             own = {} if asked.strategy is None else asked.strategy.owned(self.model.checkpoint.target_vocab)
             opened = _LineState(asked, line, strategy, own)
             before = self._sound_read()
@@ -250,14 +258,14 @@ class LineRun:
         cut = asked.truncate and line.guard is None
         waiting = line.waiting()
         while len(made) < len(waiting):
-            number, text, variants = waiting[len(made)]
-            given = {"targets": variants} if variants else forced
+            number, text, scored = waiting[len(made)]
+            given = {"targets": scored} if scored else forced
             source = text if isinstance(asked.source, str) else asked.source
             try:
                 request = self.model.request(
                     asked.index + number * APART,
                     source,
-                    self._scoring if variants else opened.strategy,
+                    self._scoring if scored else opened.strategy,
                     truncate=cut,
                     trace=asked.trace,
                     **given,
@@ -269,7 +277,7 @@ class LineRun:
                 if len(line.paragraph.sentences) > 1:
                     error.message = f"sentence {line.sentence_of(number)} of the line: {error.message}"
                 raise
-            made[request if variants else replace(request, **opened.own)] = number
+            made[request if scored else replace(request, **opened.own)] = number
         return made
 
     def step(self) -> list[tuple[LineRequest, Outcome]]:
@@ -288,7 +296,8 @@ class LineRun:
         asked, source = opened.asked, request.source
         if isinstance(source, FeatureSource) and not request.targets:
             result = spoken(self.model, source, result, str(asked.source), self.strategy)
-        opened.found.setdefault(number, result)
+        if self._run_of(request, opened) is self._run:
+            opened.found[number] = result
         if not opened.line.add(number, result):
             return
         try:
@@ -315,7 +324,9 @@ class LineRun:
         by_number = {number: request for request, number in opened.waiting.items()}
         for number in sorted({*opened.found, *by_number}):
             if number not in opened.found:
-                tokens += self._run.so_far(by_number[number]).tokens
+                request = by_number[number]
+                if self._run_of(request, opened) is self._run:
+                    tokens += self._run.so_far(request).tokens
                 break
             tokens += opened.found[number].hypotheses[0].tokens
         output = self.model.checkpoint.output

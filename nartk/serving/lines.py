@@ -36,6 +36,8 @@ class _Part:
         clause: Clause that the guard made of it; None: its outputs are taken as they are.
         taken: Hypotheses that are sound, each with its output and the edits in it that were undone.
         kept: The text that stays where none is.
+        spellings: A text to read, and those that are scored behind it before the part is decoded, to choose
+            how misspelt words are spelled; empty: there is nothing to choose.
         variants: Texts that the guard weighs each hypothesis against, and behind them its own, if its
             log-probability is not known; empty: there is nothing to weigh.
         scores: The log-probabilities of all of them, in their order.
@@ -47,6 +49,7 @@ class _Part:
     result: Result | None = None
     taken: list[tuple[Hypothesis, Output, tuple[Guarded, ...]]] = field(default_factory=list)
     kept: Text | None = None
+    spellings: tuple[str, ...] = ()
     variants: list[tuple[str, ...]] = field(default_factory=list)
     scores: Iterator[float] | None = None
 
@@ -68,6 +71,7 @@ class Line:
         output: Makes outputs of hypotheses.
         guard: Judges outputs; None: all are taken.
         whole: True if sentences are first decoded as wholes, whatever they hold.
+        can_score: True if the model gives a text a probability, by which the guard chooses spellings.
     """
 
     def __init__(
@@ -78,7 +82,9 @@ class Line:
         guard: Guard | None = None,
         *,
         whole: bool = False,
+        can_score: bool = True,
     ) -> None:
+        self.can_score = can_score
         self.index, self.paragraph, self.output, self.guard = index, paragraph, output, guard
         self._begun = float("inf")  # when the first request entered a batch, by the clock
         self._spent: list[Result] = []
@@ -90,7 +96,7 @@ class Line:
                 parts = [_Part(number, sentence.text)]
             else:
                 found = guard.clauses(sentence.text, sentence.written, whole=whole)
-                parts = [_Part(number, found[0].text, found[0]), *self._more(found[1:])]
+                parts = [self._part(number, found[0]), *self._more(found[1:])]
             self._sentences.append(parts)
         self._open = {part.number: part for parts in self._sentences for part in parts}
 
@@ -98,11 +104,21 @@ class Line:
         """Parts with the next numbers."""
         for clause in clauses:
             self._count += 1
-            yield _Part(self._count - 1, clause.text, clause)
+            yield self._part(self._count - 1, clause)
+
+    def _part(self, number: int, clause: Clause) -> _Part:
+        assert self.guard is not None
+        spellings = self.guard.spellings(clause) if self.can_score else ()
+        return _Part(number, clause.text, clause, spellings=spellings)
 
     def waiting(self) -> list[tuple[int, str, tuple[str, ...]]]:
         """Parts to decode next: numbers, texts as the model reads them, and what to score instead, if any."""
-        return [(each.number, each.text, tuple(chain(*each.variants))) for each in self._open.values()]
+        return [
+            (each.number, each.spellings[0], each.spellings[1:])
+            if each.spellings
+            else (each.number, each.text, tuple(chain(*each.variants)))
+            for each in self._open.values()
+        ]
 
     def sentence_of(self, number: int) -> int:
         """Number of the line's sentence, from 1, that a request is of."""
@@ -128,10 +144,14 @@ class Line:
         part = self._open.pop(number)
         self._begun = min(self._begun, time.perf_counter() - result.seconds)
         self._spent.append(result)
-        if part.result is None:
+        if part.result is None and not part.spellings:
             part.result = result
         else:
-            part.scores = (0.0 if each.score is None else each.score for each in result.hypotheses)
+            scores = [0.0 if each.score is None else each.score for each in result.hypotheses]
+            if part.spellings:
+                self._spell(part, scores)
+            else:
+                part.scores = iter(scores)
         if self._open:
             return False
         for parts in self._sentences:
@@ -165,6 +185,13 @@ class Line:
             else:
                 part.taken.append((hypothesis, Text(text), undone))
         return [part] if part.taken else self._smaller(part, refused[0])
+
+    def _spell(self, part: _Part, scores: Sequence[float]) -> None:
+        """Chooses how the words of a part are spelled, which is decoded next."""
+        assert self.guard is not None
+        assert part.clause is not None
+        part.clause, part.spellings = self.guard.spell(part.clause, scores), ()
+        part.text = part.clause.text
 
     def _variants(self, guard: Guard, clause: Clause, hypothesis: Hypothesis) -> tuple[str, ...]:
         text = self.output.decode(hypothesis.tokens)

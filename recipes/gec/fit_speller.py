@@ -5,7 +5,8 @@
 Its words are those of a list of frequencies (a word and its count a line, such as SymSpell's
 frequency_dictionary_en_82_765.txt), those that the text has five times, and what codespell corrects to,
 without codespell's misspellings and without contractions that lack their apostrophe. Pairs of words are
-counted in the shipped corpora and in files of sentences in tokens, such as gather.py writes.
+counted in the shipped corpora and in files of sentences in tokens, such as gather.py writes. Codespell's
+misspellings are listed, but for those held out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,7 +88,18 @@ def fit_speller(counts: Counts, listed: Mapping[str, int]) -> Speller:
     tokens = {token: times for token, times in counts.singles.items() if times >= SEEN or token in words}
     often = {pair: times for pair, times in counts.pairs.items() if times >= SEEN}
     pairs = {pair: times for pair, times in often.items() if tokens.keys() >= {*pair}}
-    return make_speller(tokens, pairs, probabilities, spelling_noise().lines())
+    return make_speller(tokens, pairs, probabilities, spelling_noise().lines(), listed(words))
+
+
+def listed(words: Container[str]) -> Iterator[str]:
+    """Lists codespell's misspellings that are no words, and behind tabs what they stand for."""
+    right: dict[str, set[str]] = {}
+    for word, misspelt in misspellings().items():
+        for each in misspelt:
+            right.setdefault(each.lower(), set()).add(word.lower())
+    for wrong, meant in sorted(right.items()):
+        if wrong.isalpha() and wrong.isascii() and wrong not in words:
+            yield "\t".join([wrong, *sorted(meant)])
 
 
 def main() -> None:
