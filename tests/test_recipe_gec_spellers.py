@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.recipe_scripts import imported
 
+from nartk.data.gec.lexicon import held_out_misspellings
 from nartk.data.gec.speller import read_speller
 
 spellers = imported("gec", "spellers.py")
@@ -59,6 +60,20 @@ def test_words_are_those_of_text_and_list_without_misspellings() -> None:
     words = fit.words_of(counts, {"thats": 9, "teh": 9, "tabled": 9})
     assert {"that", "plonk", "eggs", "tabled", "receive"} <= words  # codespell corrects to the last one
     assert not {"thats", "teh", "rare"} & words
+
+
+def test_misspellings_that_are_no_words_are_listed() -> None:
+    """By codespell's own list; one that is held out is not there."""
+    words = ["recieve", "thx"]
+    found = {wrong: right for wrong, *right in (line.split("\t") for line in fit.known(words))}
+    assert found["definately"] == ["definitely"]
+    assert found["palce"] == ["palace", "place"]
+    assert found["alot"] == ["a lot", "allot"]
+    assert found["tonite"] == ["tonight"]
+    assert found["alrite"] == ["all right"]
+    held_out = {wrong.lower() for each in held_out_misspellings().values() for wrong in each}
+    assert not found.keys() & {*words, *held_out}
+    assert len(found) > 55_000
 
 
 def test_the_speller_goes_into_the_models_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ Its words are those of a list of frequencies (a word and its count a line, such 
 frequency_dictionary_en_82_765.txt), those that the text has five times, and what codespell corrects to,
 without codespell's misspellings and without contractions that lack their apostrophe. Pairs of words are
 counted in the shipped corpora and in files of sentences in tokens, such as gather.py writes. Codespell's
-misspellings are listed, but for those held out.
+misspellings are listed, but for those held out, and some words of chat.
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ FILE = "speller.npz.xz"
 SEEN = 5  # times that text has a word or a pair of words
 LISTED = 0.5  # weight of a word's frequency in the list beside that in text
 APART = 0.01  # times that a word is written for each time that it is one with an apostrophe, "thats" say
+
+# Words of chat, which codespell has not, and what they stand for; written by hand.
+CHAT = """
+    pls please, plz please, ppl people, tonite tonight, nite night, thx thanks, thanx thanks, thnx thanks,
+    cuz because, bcuz because, bcoz because, wud would, shud should, frnd friend, frnds friends, thr there,
+    abt about, wht what, prolly probably, lil little, nuthin nothing, alrite all right, bday birthday,
+    tmrw tomorrow, tmr tomorrow
+"""
 
 
 class Counts:
@@ -88,18 +96,17 @@ def fit_speller(counts: Counts, listed: Mapping[str, int]) -> Speller:
     tokens = {token: times for token, times in counts.singles.items() if times >= SEEN or token in words}
     often = {pair: times for pair, times in counts.pairs.items() if times >= SEEN}
     pairs = {pair: times for pair, times in often.items() if tokens.keys() >= {*pair}}
-    return make_speller(tokens, pairs, probabilities, spelling_noise().lines(), listed(words))
+    return make_speller(tokens, pairs, probabilities, spelling_noise().lines(), known(words))
 
 
-def listed(words: Container[str]) -> Iterator[str]:
-    """Lists codespell's misspellings that are no words, and behind tabs what they stand for."""
+def known(words: Container[str]) -> Iterator[str]:
+    """Lists misspellings that are no words, of codespell and of chat, and behind tabs what they stand for."""
     right: dict[str, set[str]] = {}
-    for word, misspelt in misspellings().items():
-        for each in misspelt:
-            right.setdefault(each.lower(), set()).add(word.lower())
-    for wrong, meant in sorted(right.items()):
+    pairs = [(wrong.lower(), word.lower()) for word, each in misspellings().items() for wrong in each]
+    for wrong, word in [*pairs, *(entry.split(maxsplit=1) for entry in CHAT.split(","))]:
         if wrong.isalpha() and wrong.isascii() and wrong not in words:
-            yield "\t".join([wrong, *sorted(meant)])
+            right.setdefault(wrong, set()).add(word.strip())
+    return ("\t".join([wrong, *sorted(right[wrong])]) for wrong in sorted(right))
 
 
 def main() -> None:
