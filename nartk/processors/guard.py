@@ -49,6 +49,9 @@ _FEW = 3  # words of a sentence of which one may be another
 # each half of 500 real misspellings, and the best on the other half.
 _HEED = 0.3
 _MOST_LOSS = 700.0  # nats, whose exponential is a number
+_ALIKE = 0.4  # least likeness of a word that another one may be replaced by, from 0 to 1, by their letters
+# Forms of a word that are nothing like each other.
+_FORMS = ("go went gone", "see saw seen", "good better best", "bad worse worst")
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
 _IS_OPERATOR = re.compile(r"[=!<>+*/:-]=+|\|\|").fullmatch
@@ -247,6 +250,8 @@ class Guard:
         marks = [*source[max(0, i - 1) : i], *mine]
         if not theirs and len(marks) > 1 and all(map(_IS_MARK, marks)):
             yield "a mark is dropped behind another one"
+        if stop == len(source) and (mine[-1:], theirs[-1:]) == ([","], ["."]):
+            yield "the comma at the end is replaced"  # of "Best regards,"
 
     def _improbable(self, gain: float) -> Iterator[str]:
         """A reason against an edit by which a text gains so little log-probability, nats."""
@@ -339,25 +344,44 @@ def _only(tokens: Sequence[str], others: Sequence[str]) -> set[str]:
 def with_words(
     source: Sequence[str], output: Sequence[str], corrected: Sequence[str] = ()
 ) -> tuple[list[str], list[Guarded]]:
-    """The tokens of an output without the edits that drop a word, and these; arguments as in `Guard.mend`."""
+    """The tokens of an output without the edits that drop a word or put one in its place that is nothing like
+    it, and these; arguments as in `Guard.mend`.
+    """
     verdicts = []
     for change in _changes(source, output):
-        word = _dropped(change, source, output)
-        verdicts.append((change, [f"{word!r} is dropped"] if word else []))
+        reason = "" if _are_given(change, corrected, output) else _lost(change, source, output)
+        verdicts.append((change, [reason] if reason else []))
     return _without(source, output, verdicts, corrected)
 
 
-def _dropped(change: Change, source: Sequence[str], output: Sequence[str]) -> str:
-    """A word that a change drops, and that is no function word and not there twice; "": there is none."""
+def _lost(change: Change, source: Sequence[str], output: Sequence[str]) -> str:
+    """How a change loses a word that is no function word and not there twice; "": there is none."""
     from nartk.data.gec.confusions import FUNCTION_WORDS
 
     old, new = (bare(side) for side in _sides(change, source, output))
     twice = {one for one, other in pairwise(bare(source)) if one == other}
     lost = [word for word in old if word not in FUNCTION_WORDS and word not in twice and word.isalpha()]
     made = [word for word in new if word not in FUNCTION_WORDS and word.isalpha()]
-    are_joined = any("".join(one) == "".join(other) for one, other in ((old, new), (lost, made)))
-    is_shorter = len(old) > len(new) and len(lost) > len(made)
-    return lost[0] if is_shorter and not are_joined else ""
+    if any("".join(one) == "".join(other) for one, other in ((old, new), (lost, made))):
+        return ""
+    if len(old) > len(new) and len(lost) > len(made):
+        return f"{lost[0]!r} is dropped"
+    others = [word for word in made if word not in lost]
+    for word in lost:
+        if others and word not in made and not any(_is_like(word, other) for other in others):
+            return f"{word!r} is replaced by another word"
+    return ""
+
+
+def _is_like(word: str, other: str) -> bool:
+    """Tells whether a word may be another one misspelt, a form of it, or be confused with it."""
+    from difflib import SequenceMatcher
+
+    from nartk.data.gec.confusions import confusions
+
+    if other in confusions().get(word, ()) or any({word, other} <= {*forms.split()} for forms in _FORMS):
+        return True
+    return SequenceMatcher(None, word, other, autojunk=False).ratio() >= _ALIKE
 
 
 def _without(
