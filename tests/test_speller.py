@@ -101,7 +101,7 @@ def test_suggestions_are_all_words_that_are_near() -> None:
     ("text", "spelled"),
     [
         ("teh old hosue is here", "the old house is here"),
-        ("Teh hosue", "The house"),
+        ("Teh hosue is here", "The house is here"),
         ("the old Hosue is here", "the old Hosue is here"),  # a name
         ('" Hosue is here', '" House is here'),
         ("TEH old house", "TEH old house"),
@@ -117,6 +117,10 @@ def test_suggestions_are_all_words_that_are_near() -> None:
         ("the qqqqqqqq house", "the qqqqqqqq house"),
         ("teh old hosue-here h0use http://teh.org", "the old hosue-here h0use http://teh.org"),
         ("das alte haus steht hier", "das alte haus steht hier"),  # next to no word is in the list
+        ("haus hosue", "haus hosue"),  # two words, and none of English
+        ("hosue", "house"),
+        ("the olld hosue is in the worrld", "the old house is in the world"),  # half of it is misspelt
+        ("the olld hosue tahll worrld gamme", "the olld hosue tahll worrld gamme"),
         ("", ""),
     ],
 )

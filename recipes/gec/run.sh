@@ -80,7 +80,8 @@ prepare() {
   python "$here/prepare.py" --output "$work/noise" "${data[@]}" "${copies[@]}" --jobs "$processes"
   data+=(--pieces "$work/noise" --copies 1 ${real:+--real "$real" --real-times 4})
   [ -z "$real" ] || python "$here/prepare.py" --output "$work/edits" "${data[@]}" --seed 2
-  python "$here/prepare.py" --output "$work/finish" "${data[@]}" --seed 3 --sentences 40000 --clean-share 0.3
+  python "$here/prepare.py" --output "$work/finish" "${data[@]}" --seed 5 --sentences 90000 --clean-share 0.3 \
+    ${real:+--real-times 6}
 }
 
 binarise() {
@@ -106,8 +107,9 @@ fit() {
     --no-epoch-checkpoints --log-interval "$log" --log-format simple --tensorboard-logdir "$work/tensorboard/$set" "$@"
 }
 
-# The first two parts keep their rate, so that either may go on for longer; the last one has it fall to 0, where
-# edits count three times as much as what is copied.
+# The first two parts keep their rate, so that either may go on for longer. The last one is trained several times
+# from where they end, each time with sentences in another order and a rate that falls to 0, and averaged; edits
+# count three times as much as what is copied.
 noise() {
   fit noise --lr "$rate" --lr-scheduler fixed --warmup-updates "$warmup" --max-update $((updates * 60 / 100))
 }
@@ -118,14 +120,19 @@ edits() {
 }
 
 finish() {
-  local from=noise part=$((updates * 20 / 100))
+  local from=noise part=$((updates * 5 / 100)) end ends=()
   [ -z "$real" ] || from=edits
-  fit finish --lr "$rate" --lr-scheduler polynomial_decay --total-num-update $part --max-update $part \
-    --edit-weight 3 --finetune-from-model "$work/$from/checkpoints/checkpoint_last.pt"
+  for end in 1 2 3 4; do
+    fit finish --lr "$rate" --lr-scheduler polynomial_decay --total-num-update $part --max-update $part \
+      --edit-weight 3 --finetune-from-model "$work/$from/checkpoints/checkpoint_last.pt" --seed $end \
+      --save-dir "$work/finish/checkpoints$end" --tensorboard-logdir "$work/tensorboard/finish$end"
+    ends+=("$work/finish/checkpoints$end/checkpoint_last.pt")
+  done
+  nartk-average --inputs "${ends[@]}" --output "$work/finish/averaged.pt"
 }
 
 convert() {
-  nartk-convert "$work/finish/checkpoints/checkpoint_last.pt" --output "$work/model" \
+  nartk-convert "$work/finish/averaged.pt" --output "$work/model" \
     --dict "$work/noise/dict.txt" --spm "$work/noise/spm.model" --dtype fp16 --tokenization penn --card "$here/card.md"
 }
 
