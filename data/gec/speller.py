@@ -40,9 +40,9 @@ _PAIRED = 0.7  # weight of a pair's frequency beside the word's own
 _UNKNOWN, _LETTER, _COUNTED, _CAPITAL = -11.0, -1.25, 10, 4.0
 _RAREST = -12.0  # log-probability of an edit that the table has not, nats
 _KNOWN = -6.0  # log-probability of a known misspelling, at least, nats
-# Share of function words of a sentence that is English for sure, and of one that hardly is. Of one between them
-# some words may be in no list: a share of its words, or a few whatever its length; of one below, one. Of 1,014
-# captions in French 11 are changed, of those in German and Czech none.
+# Share of function words of a sentence that is English for sure, and of one that hardly is. Between them a
+# share of the words may be in no list, or a few whatever the length; below, one. Of 1,014 captions in French
+# 11 are changed, of those in German and Czech none.
 _ENGLISH, _HARDLY, _FOREIGN, _FEW = 0.3, 0.1, 0.4, 2
 # What is offered for a word: the best suggestions and the word itself, unless they are so much less probable
 # than the best of them, nats. Chosen on dev, where more of either changed nothing.
