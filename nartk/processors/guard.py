@@ -54,7 +54,8 @@ _ALIKE = 0.4  # least likeness of a word that another one may be replaced by, fr
 _FORMS = ("go went gone", "see saw seen", "good better best", "bad worse worst")
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
-_IS_OPERATOR = re.compile(r"[=!<>+*/:-]=+|\|\|").fullmatch
+# Of code: an operator, a flag of a command (grep -rn), a loop (for i in range ( 3 )), in tokens.
+_CODE = re.compile(r"(?<!\S)([=!<>+*/:-]?=+|\|\|?|\*\*|-[a-z]{1,2}|for \w+ in \w+ \()(?!\S)")
 _IS_MARK = re.compile(r"[!?]+").fullmatch
 # Of each threshold but `edit`, what it bounds, and whether from above.
 BOUNDS = {
@@ -204,7 +205,7 @@ class Guard:
         tokens, undone = self.mend(source, clause.restore(text.split()), gains, clause.corrected)
         reasons = self.reasons(source, tokens, hypothesis.positional_scores)
         if tokens != source:
-            reasons += [f"{token!r} is code" for token in filter(_IS_OPERATOR, clause.read)]
+            reasons += [f"{found[0]!r} is code" for found in _CODE.finditer(" ".join(clause.read))]
         if not reasons:  # an output that drops much was better decoded in pieces
             tokens, dropping = with_words(source, tokens, clause.corrected)
             undone += dropping
