@@ -67,7 +67,7 @@ BY_HAND = [
     ("My name is Bill Gottlieb.", "My name is Bill Gottlieb."),
     ("Nowadays, we are happy.", "Nowadays, we are happy."),
     ("if x == y: return System.Out", "if x == y: return System.Out"),
-    ("for i in range(10): print(i)", "for i in range(10): print(i)"),
+    ("for i in range(10):", "for i in range(10):"),
     ('grep -rn "todo" src/ | wc -l', 'grep -rn "todo" src/ | wc -l'),
     ("const f = (x) => x ** 2;", "const f = (x) => x ** 2;"),
 ]
