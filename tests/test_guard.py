@@ -25,7 +25,7 @@ from nartk.data.text import tokenize
 from nartk.engine import available
 from nartk.errors import CheckpointError, InputTooLongError, PassError, UsageError
 from nartk.files import sha256
-from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, with_words, words_lost
+from nartk.processors.guard import BOUNDS, Guard, Thresholds, letters_kept, repeated, words_lost
 from nartk.protocols.runs import Batching
 from nartk.serving import Session
 from nartk.serving.line_runs import LineRequest, LineRun, line_requests
@@ -646,8 +646,8 @@ def test_edits_that_are_undone(guard: Guard, source: str, output: str, wanted: s
         ("I say it", "I tell it", "I tell it"),  # confused
     ],
 )
-def test_words_that_may_not_be_dropped(source: str, output: str, wanted: str) -> None:
-    tokens, undone = with_words(source.split(), output.split())
+def test_words_that_may_not_be_dropped(guard: Guard, source: str, output: str, wanted: str) -> None:
+    tokens, undone = guard.with_words(source.split(), output.split())
     assert " ".join(tokens) == wanted
     assert len(undone) == (wanted != output)
 

@@ -31,7 +31,7 @@ from nartk.errors import CheckpointError
 from nartk.files import Folder, JsonObject, read_file
 from nartk.processors import named_file
 from nartk.protocols.hypothesis import Guarded, Hypothesis
-from nartk.protocols.paragraph import edits
+from nartk.protocols.paragraph import bare, edits
 from nartk.vocab import UNKNOWN
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ _FEW = 3  # words of a sentence of which one may be another
 # each half of 500 real misspellings, and the best on the other half.
 _HEED = 0.3
 _MOST_LOSS = 700.0  # nats, whose exponential is a number
-_ALIKE = 0.4  # least likeness of a word that another one may be replaced by, from 0 to 1, by their letters
-# Forms of a word that are nothing like each other.
-_FORMS = ("go went gone", "see saw seen", "good better best", "bad worse worst")
 _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
 # Of code: an operator, a flag of a command (grep -rn), a loop (for i in range ( 3 )), in tokens.
@@ -130,6 +127,10 @@ class Guard:
         """Tells whether a word in small letters exists."""
         return word in self.words or (self.speller is not None and word in self.speller)
 
+    def is_misspelt(self, word: str) -> bool:
+        """Tells whether a word in small letters is a known misspelling."""
+        return self.speller is not None and word in self.speller.known
+
     def clauses(self, text: str, written: str, *, whole: bool = False) -> list[Clause]:
         """The pieces of a sentence that are decoded first, at least one.
 
@@ -207,7 +208,7 @@ class Guard:
         if tokens != source:
             reasons += [f"{found[0]!r} is code" for found in _CODE.finditer(" ".join(clause.read))]
         if not reasons:  # an output that drops much was better decoded in pieces
-            tokens, dropping = with_words(source, tokens, clause.corrected)
+            tokens, dropping = self.with_words(source, tokens, clause.corrected)
             undone += dropping
         return " ".join(tokens), tuple(undone), tuple(reasons)
 
@@ -237,10 +238,30 @@ class Guard:
             verdicts.append((change, reasons))
         return _without(source, output, verdicts, corrected)
 
+    def with_words(
+        self, source: Sequence[str], output: Sequence[str], corrected: Sequence[str] = ()
+    ) -> tuple[list[str], list[Guarded]]:
+        """The tokens of an output without the edits that drop a word or put one in its place that is nothing
+        like it, and these; arguments as in `mend`.
+        """
+        from nartk.data.gec.edits import lost_word
+
+        words = bare(source)
+        twice = {one for one, other in pairwise(words) if one == other}
+        verdicts = []
+        for change in _changes(source, output):
+            old, new = _sides(change, source, output)
+            is_given = _are_given(change, corrected, output)
+            reason = "" if is_given else lost_word(old, new, twice=twice, knows=self.knows)
+            verdicts.append((change, [reason] if reason else []))
+        return _without(source, output, verdicts, corrected)
+
     def _against(
         self, source: Sequence[str], output: Sequence[str], block: Block, known: set[str]
     ) -> Iterator[str]:
         """Reasons against the change of a block, but for its probability."""
+        from nartk.data.gec.edits import altered
+
         i, stop, j, last = block
         mine, theirs = source[i:stop], output[j:last]
         for token in theirs:
@@ -248,6 +269,7 @@ class Guard:
                 yield f"{token!r} is no word"
         if "".join(mine) != "".join(theirs) or any(map(_IS_COMPOUND, theirs)):
             yield from (f"{token!r} is not a word" for token in filter(_IS_COMPOUND, mine))
+        yield from (f"{token!r} is changed" for token in altered(source, i, stop, theirs, self.is_misspelt))
         marks = [*source[max(0, i - 1) : i], *mine]
         if not theirs and len(marks) > 1 and all(map(_IS_MARK, marks)):
             yield "a mark is dropped behind another one"
@@ -342,49 +364,6 @@ def _only(tokens: Sequence[str], others: Sequence[str]) -> set[str]:
     return {*map(str.lower, tokens)} - {*map(str.lower, others)}
 
 
-def with_words(
-    source: Sequence[str], output: Sequence[str], corrected: Sequence[str] = ()
-) -> tuple[list[str], list[Guarded]]:
-    """The tokens of an output without the edits that drop a word or put one in its place that is nothing like
-    it, and these; arguments as in `Guard.mend`.
-    """
-    verdicts = []
-    for change in _changes(source, output):
-        reason = "" if _are_given(change, corrected, output) else _lost(change, source, output)
-        verdicts.append((change, [reason] if reason else []))
-    return _without(source, output, verdicts, corrected)
-
-
-def _lost(change: Change, source: Sequence[str], output: Sequence[str]) -> str:
-    """How a change loses a word that is no function word and not there twice; "": there is none."""
-    from nartk.data.gec.confusions import FUNCTION_WORDS
-
-    old, new = (bare(side) for side in _sides(change, source, output))
-    twice = {one for one, other in pairwise(bare(source)) if one == other}
-    lost = [word for word in old if word not in FUNCTION_WORDS and word not in twice and word.isalpha()]
-    made = [word for word in new if word not in FUNCTION_WORDS and word.isalpha()]
-    if any("".join(one) == "".join(other) for one, other in ((old, new), (lost, made))):
-        return ""
-    if len(old) > len(new) and len(lost) > len(made):
-        return f"{lost[0]!r} is dropped"
-    others = [word for word in made if word not in lost]
-    for word in lost:
-        if others and word not in made and not any(_is_like(word, other) for other in others):
-            return f"{word!r} is replaced by another word"
-    return ""
-
-
-def _is_like(word: str, other: str) -> bool:
-    """Tells whether a word may be another one misspelt, a form of it, or be confused with it."""
-    from difflib import SequenceMatcher
-
-    from nartk.data.gec.confusions import confusions
-
-    if other in confusions().get(word, ()) or any({word, other} <= {*forms.split()} for forms in _FORMS):
-        return True
-    return SequenceMatcher(None, word, other, autojunk=False).ratio() >= _ALIKE
-
-
 def _without(
     source: Sequence[str],
     output: Sequence[str],
@@ -412,11 +391,6 @@ def _are_given(change: Change, corrected: Sequence[str], output: Sequence[str]) 
     return bool(corrected) and all(
         " ".join(corrected[i:stop]).lower() == " ".join(output[j:last]).lower() for i, stop, j, last in change
     )
-
-
-def bare(tokens: Sequence[str]) -> list[str]:
-    """The words among tokens, in small letters and without apostrophes and the like."""
-    return [word for token in tokens if (word := "".join(filter(str.isalnum, token.lower())))]
 
 
 def words_lost(source: Sequence[str], output: Sequence[str]) -> int:

@@ -51,3 +51,8 @@ def edits(source: Sequence[str], output: Sequence[str]) -> Iterator[tuple[int, i
             yield i, stop, j, last
         else:
             yield from ((i + step, i + step + 1, j + step, j + step + 1) for step in range(stop - i))
+
+
+def bare(tokens: Sequence[str]) -> list[str]:
+    """The words among tokens, in small letters and without apostrophes and the like."""
+    return [word for token in tokens if (word := "".join(filter(str.isalnum, token.lower())))]
