@@ -46,6 +46,10 @@ def test_a_word_that_is_there_twice_may_go() -> None:
         ("i DONT know", 1, "DO N'T", []),
         ("I DONT KNOW", 1, "DO NO", []),  # all of it is in capitals
         ("the A122 is", 1, "A12", ["A122"]),
+        ("the 5-HTP is", 1, "5CA", ["5-HTP"]),
+        ("the top-level is", 1, "top-", ["top-level"]),
+        ("the well-know is", 1, "well-known", []),
+        ("the e-mail- is", 1, "e", []),
         ("the 122 is", 1, "12", []),  # what is a number is none of these
         ("I saw Kathy", 2, "May", ["Kathy"]),
         ("I saw Enviornment", 2, "Environment", []),  # a known misspelling

@@ -67,7 +67,7 @@ def altered(
     source: Sequence[str], start: int, stop: int, new: Sequence[str], is_misspelt: Callable[[str], bool]
 ) -> Iterator[str]:
     """The names and codes among a source's tokens from `start` to `stop` whose letters the tokens in their
-    place lack: words with a digit or all in capitals, and with a capital inside a sentence.
+    place lack: words with a digit, with a hyphen or all in capitals, and with a capital inside a sentence.
 
     Args:
         is_misspelt: Tells whether a word in small letters is a known misspelling, and no name.
@@ -80,5 +80,11 @@ def altered(
         is_inside = i > 0 and source[i - 1].isalnum()
         is_name = is_inside and token[:1].isupper() and word.isalpha() and word not in FUNCTION_WORDS
         is_code = not (word.isalpha() or word.isdigit()) or (token.isupper() and len(word) > 1)
-        if token.isalnum() and (is_name or is_code) and word not in letters and not is_misspelt(word):
+        is_compound = token.partition("-")[0].isalnum() and token.rpartition("-")[2].isalnum()
+        if (
+            is_compound
+            and (is_name or is_code or "-" in token)
+            and word not in letters
+            and not is_misspelt(word)
+        ):
             yield token

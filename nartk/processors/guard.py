@@ -273,8 +273,8 @@ class Guard:
         marks = [*source[max(0, i - 1) : i], *mine]
         if not theirs and len(marks) > 1 and all(map(_IS_MARK, marks)):
             yield "a mark is dropped behind another one"
-        if stop == len(source) and (mine[-1:], theirs[-1:]) == ([","], ["."]):
-            yield "the comma at the end is replaced"  # of "Best regards,"
+        if stop == len(source) and theirs[-1:] == ["."] and mine and (mine[-1] == "," or _IS_MARK(mine[-1])):
+            yield f"{mine[-1]!r} at the end is replaced"  # "Best regards,"
 
     def _improbable(self, gain: float) -> Iterator[str]:
         """A reason against an edit by which a text gains so little log-probability, nats."""

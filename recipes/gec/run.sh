@@ -58,11 +58,11 @@ model=(--arch nartk_transformer --d-model $width --encoder-layers 6 --decoder-la
   --decoder-ffn $((4 * width)) --encoder-heads $heads --decoder-heads $heads --max-source-len 256
   --max-target-len 256 --dropout 0)
 # Tokens of a batch: 8,192, whatever the device and the number of processes.
-batch=(--max-tokens 2048 --update-freq $((processes < 4 ? 4 / processes : 1))) rate=0.004 warmup=300 save=250 log=25
+batch=(--max-tokens 2048 --update-freq $((processes < 4 ? 4 / processes : 1))) rate=0.004 warmup=300 save=250 log=25 ends=8
 [ "$device" = cpu ] || batch=(--max-tokens 8192)
 if [ -n "$quick" ]; then
   model=(--arch nartk_transformer_tiny --max-source-len 256 --max-target-len 256)
-  batch=(--max-tokens 2048) warmup=50 save=50 log=10
+  batch=(--max-tokens 2048) warmup=50 save=50 log=10 ends=2
 fi
 if [ -z "$updates" ]; then
   updates=6000
@@ -120,15 +120,15 @@ edits() {
 }
 
 finish() {
-  local from=noise part=$((updates * 5 / 100)) end ends=()
+  local from=noise part=$((updates * 20 / 100 / ends)) end found=()
   [ -z "$real" ] || from=edits
-  for end in 1 2 3 4; do
+  for ((end = 1; end <= ends; end++)); do
     fit finish --lr "$rate" --lr-scheduler polynomial_decay --total-num-update $part --max-update $part \
       --edit-weight 3 --finetune-from-model "$work/$from/checkpoints/checkpoint_last.pt" --seed $end \
       --save-dir "$work/finish/checkpoints$end" --tensorboard-logdir "$work/tensorboard/finish$end"
-    ends+=("$work/finish/checkpoints$end/checkpoint_last.pt")
+    found+=("$work/finish/checkpoints$end/checkpoint_last.pt")
   done
-  nartk-average --inputs "${ends[@]}" --output "$work/finish/averaged.pt"
+  nartk-average --inputs "${found[@]}" --output "$work/finish/averaged.pt"
 }
 
 convert() {
@@ -137,7 +137,7 @@ convert() {
 }
 
 guard() {
-  python "$here/fit_guard.py" "$work/model" ${m2:+--m2 "$m2"} ${quick:+--sentences 60} --edit 0.9
+  python "$here/fit_guard.py" "$work/model" ${m2:+--m2 "$m2"} ${quick:+--sentences 60} --edit 0.85
   [ -z "$frequencies" ] || python "$here/fit_speller.py" "$work/model" --frequencies "$frequencies" \
     ${text[0]+--text "${text[@]}"}
 }
