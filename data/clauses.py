@@ -56,8 +56,7 @@ class Clause:
         is_capitals: True if it is all in capitals, and is read in small letters.
         begins, ends: True if it begins, and ends, as a sentence does.
         corrected: Texts that the model reads in place of each token; empty: the tokens themselves.
-        offers: Of tokens for which there are several texts, what there is by the number of each, the one in
-            `corrected` first.
+        offers: Texts for each token that has several, by its number, the one in `corrected` first.
     """
 
     read: tuple[str, ...]

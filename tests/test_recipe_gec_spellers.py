@@ -9,7 +9,8 @@ import pytest
 from support.recipe_scripts import imported
 
 from nartk.data.gec.lexicon import held_out_misspellings
-from nartk.data.gec.speller import read_speller
+from nartk.data.gec.speller import make_speller, read_speller
+from nartk.data.gec.spelling import spelling_noise
 
 spellers = imported("gec", "spellers.py")
 fit = imported("gec", "fit_speller.py")
@@ -49,6 +50,17 @@ def test_a_line_is_left_alone_but_for_its_misspellings() -> None:
     assert checked(line, tokens=False) == "The  old “house” isn't  heer!"
     assert given[1] == ("hosue", "The  old “", "” isnt  heer!")
     assert checked("Teh hosue isnt heer !", tokens=True) == "The house is n't heer !"
+
+
+def test_the_speller_by_itself_has_the_words_beside() -> None:
+    counts = fit.Counts([["the", "old", "house"], ["a", "loose", "horse"]] * 50)
+    words = ("the", "old", "house", "a", "loose", "horse")
+    fix = spellers.own(
+        make_speller(counts.singles, counts.pairs, dict.fromkeys(words, 0.1), spelling_noise().lines())
+    )
+    assert fix("hoxse", "The old ", " .") == "house"
+    assert fix("hoxse", "a loose ", " .") == "horse"
+    assert fix("qqqqq", "the ", "") is None
 
 
 def test_words_are_those_of_text_and_list_without_misspellings() -> None:

@@ -1,4 +1,4 @@
-"""What speaks against an edit of English text, however probable a model finds it: words that have to stay.
+"""Reasons against an edit of English text, however probable a model finds it: words that have to stay.
 
 The rules are by hand, of what a model that has seen few rare words does to text unlike its own: it writes a
 word that it knows better ("moderate" becomes "mode"), and letters of names and codes go missing ("GWAS").
@@ -30,7 +30,7 @@ _GROUPS = tuple(frozenset(forms.split()) for forms in _FORMS.split(","))
 def lost_word(
     old: Sequence[str], new: Sequence[str], *, twice: Container[str], knows: Callable[[str], bool]
 ) -> str:
-    """How an edit loses a word that is no function word; "": there is none.
+    """Tells how an edit loses a word that is no function word; "": there is none.
 
     Args:
         old, new: Tokens that the edit replaces, and those in their place.

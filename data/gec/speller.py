@@ -57,7 +57,7 @@ _BEGINNING = frozenset([".", "!", "?", "...", '"', "'", "`", "``", "''", "(", "-
 
 @dataclass(frozen=True)
 class Offer:
-    """What a word may stand for: a text, and its log-probability beside other offers', nats."""
+    """A text that a word may stand for, and its log-probability beside other offers', nats."""
 
     text: str
     score: float
@@ -100,7 +100,7 @@ class Speller:
 
     @cached_property
     def known(self) -> dict[str, list[str]]:
-        """What each misspelling that is known stands for."""
+        """Known misspellings, and what each stands for."""
         return {wrong: right for wrong, *right in (line.split("\t") for line in self.misspellings if line)}
 
     @cached_property
@@ -134,7 +134,7 @@ class Speller:
         return found
 
     def offers(self, tokens: Sequence[str]) -> dict[int, list[Offer]]:
-        """What each misspelt token of a sentence may stand for, the most probable first.
+        """Finds the misspelt tokens of a sentence, and what each may stand for, the most probable first.
 
         Misspelt are words of letters alone that are in no list; inside a sentence, none with a capital but
         for known misspellings. Of a sentence of another language no word is.
@@ -150,7 +150,7 @@ class Speller:
             after = tokens[i + 1].lower() if i + 1 < len(tokens) else None
             found[i] = [
                 replace(each, text=_cased(each.text, tokens[i]))
-                for each in self._offers(tokens[i], before.lower(), after)
+                for each in self.offers_for(tokens[i], before.lower(), after)
             ]
         return found
 
@@ -184,8 +184,8 @@ class Speller:
             token[1:].islower() or (token.isupper() and len(token) > _SHORT)
         ) and token.lower() in self.known
 
-    def _offers(self, token: str, before: str, after: str | None) -> list[Offer]:
-        """Lists what a word may stand for, in small letters, the most probable first.
+    def offers_for(self, token: str, before: str, after: str | None) -> list[Offer]:
+        """Lists what a word may stand for, in small letters, the most probable first; it may be the word.
 
         Of a word with a letter three times in a row, such as "soooo", the letter is there once or twice.
         """

@@ -109,7 +109,8 @@ def own(speller: Speller) -> Fix:
 
     def fix(word: str, before: str, after: str) -> str | None:
         left, right = (_TOKEN.findall(text.lower()) for text in (before[-40:], after[:40]))
-        return speller.best(word, left[-1] if left else "", right[0] if right else None)
+        best = speller.offers_for(word, left[-1] if left else "", right[0] if right else None)[0].text
+        return None if best == word else best
 
     return fix
 
