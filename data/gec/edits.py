@@ -73,7 +73,7 @@ def altered(
         is_misspelt: Tells whether a word in small letters is a known misspelling, and no name.
     """
     letters = "".join(bare(new))
-    if not any(map(str.islower, source)):  # all in capitals
+    if " ".join(source).isupper():
         return
     for i in range(start, stop):
         token, (word,) = source[i], bare(source[i : i + 1]) or ("",)
