@@ -53,7 +53,6 @@ _PARTS = re.compile(r"[^\W\d_]{2,}")
 _IS_COMPOUND = re.compile(r"""\w.*[^\w\s'’`"“”-].*\w""").search  # e.g.this, U.S.A, code
 # Of code: an operator, a flag of a command (grep -rn), a loop (for i in range ( 3 )), in tokens.
 _CODE = re.compile(r"(?<!\S)([=!<>+*/:-]?=+|\|\|?|\*\*|-[a-z]{1,2}|for \w+ in \w+ \()(?!\S)")
-_FINAL = frozenset(".?!")
 _IS_MARK = re.compile(r"[!?]+").fullmatch
 # Of each threshold but `edit`, what it bounds, and whether from above.
 BOUNDS = {
@@ -276,8 +275,6 @@ class Guard:
             yield "a mark is dropped behind another one"
         if stop == len(source) and theirs[-1:] == ["."] and mine and (mine[-1] == "," or _IS_MARK(mine[-1])):
             yield f"{mine[-1]!r} at the end is replaced"  # "Best regards,"
-        if i == len(source) and {*theirs} <= _FINAL and " ".join(source).isupper():
-            yield f"{theirs[-1]!r} is put behind capitals"  # "DO NOT ENTER"
 
     def _improbable(self, gain: float) -> Iterator[str]:
         """A reason against an edit by which a text gains so little log-probability, nats."""
