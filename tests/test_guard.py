@@ -551,7 +551,9 @@ def test_a_guard_is_read_from_the_models_folder(tmp_path: Path) -> None:
 def test_edits_of_a_model_that_gives_a_text_no_probability_cannot_be_weighed(tmp_path: Path) -> None:
     write_network(tmp_path / "ctc", "ctc", WORDS, 1)
     folder = with_guard(tmp_path / "ctc")
-    assert nartk.load(folder, min_edit_confidence=0.0).guarding is not None
+    guard = nartk.load(folder, min_edit_confidence=0.0).guarding
+    assert guard is not None
+    assert not guard.can_score
     with pytest.raises(UsageError, match=r"0\.5, but a 'ctc' gives a text no probability"):
         nartk.load(folder, min_edit_confidence=0.5)
     with_guard(folder, edit=0.25)

@@ -306,7 +306,7 @@ def test_a_model_that_gives_no_probabilities_has_the_first_offers(speller: Spell
     assert (plain, texts[0], len(texts)) == (text, clause.text, 2)
     output: Any = None  # nothing is written yet
     for can_score, waiting in ((True, [(0, plain, tuple(texts))]), (False, [(0, clause.text, ())])):
-        line = Line(0, AsGiven().paragraph(text), output, mine, can_score=can_score)
+        line = Line(0, AsGiven().paragraph(text), output, replace(mine, can_score=can_score))
         assert line.waiting() == waiting
 
 

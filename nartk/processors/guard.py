@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise, takewhile
@@ -102,11 +102,13 @@ class Guard:
     Attributes:
         path: The file of the words.
         spelling: The file of the speller; None: there is none.
+        can_score: True if the model gives a text a probability, by which it chooses among spellings.
     """
 
     thresholds: Thresholds
     path: Path
     spelling: Path | None = None
+    can_score: bool = True
 
     @cached_property
     def words(self) -> Mapping[str, str]:
@@ -159,12 +161,12 @@ class Guard:
         """A piece with the words that have several offers as they stand, and the texts whose probability
         behind it chooses among these: with the first offers, and with each other one. Empty: there are none.
         """
-        if not clause.offers:
+        if not (clause.offers and self.can_score):
             return ()
         plain = clause.reading({i: clause.read[i] for i in clause.offers})
         return plain.text, clause.text, *(clause.reading({i: one.text}).text for i, one in _others(clause))
 
-    def spell(self, clause: Clause, scores: Sequence[float]) -> Clause:
+    def spell(self, clause: Clause, scores: Iterable[float]) -> Clause:
         """A piece with the words that are chosen.
 
         Args:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nartk.architectures import architecture
 from nartk.errors import (
     InputEncodingError,
     InputFileError,
@@ -173,14 +172,7 @@ class LineRun:
             paragraph, forced = self._read(asked)
             free = None if asked.prefix or asked.targets or not strategy.admits_source else self._guard
             whole = any(asked.drafts)
-            line = Line(
-                asked.index,
-                paragraph,
-                self.model.checkpoint.output,
-                free,
-                whole=whole,
-                can_score=architecture(self.model.checkpoint.architecture).autoregressive,
-            )
+            line = Line(asked.index, paragraph, self.model.checkpoint.output, free, whole=whole)
             own = {} if asked.strategy is None else asked.strategy.owned(self.model.checkpoint.target_vocab)
             opened = _LineState(asked, line, strategy, own)
             before = self._sound_read()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,6 @@ class Line:
         output: Makes outputs of hypotheses.
         guard: Judges outputs; None: all are taken.
         whole: True if sentences are first decoded as wholes, whatever they hold.
-        can_score: True if the model gives a text a probability, by which the guard chooses spellings.
     """
 
     def __init__(
@@ -82,9 +81,7 @@ class Line:
         guard: Guard | None = None,
         *,
         whole: bool = False,
-        can_score: bool = True,
     ) -> None:
-        self.can_score = can_score
         self.index, self.paragraph, self.output, self.guard = index, paragraph, output, guard
         self._begun = float("inf")  # when the first request entered a batch, by the clock
         self._spent: list[Result] = []
@@ -108,8 +105,7 @@ class Line:
 
     def _part(self, number: int, clause: Clause) -> _Part:
         assert self.guard is not None
-        spellings = self.guard.spellings(clause) if self.can_score else ()
-        return _Part(number, clause.text, clause, spellings=spellings)
+        return _Part(number, clause.text, clause, spellings=self.guard.spellings(clause))
 
     def waiting(self) -> list[tuple[int, str, tuple[str, ...]]]:
         """Parts to decode next: numbers, texts as the model reads them, and what to score instead, if any."""
@@ -144,14 +140,13 @@ class Line:
         part = self._open.pop(number)
         self._begun = min(self._begun, time.perf_counter() - result.seconds)
         self._spent.append(result)
-        if part.result is None and not part.spellings:
+        scores = (0.0 if each.score is None else each.score for each in result.hypotheses)
+        if part.spellings:
+            self._spell(part, scores)
+        elif part.result is None:
             part.result = result
         else:
-            scores = [0.0 if each.score is None else each.score for each in result.hypotheses]
-            if part.spellings:
-                self._spell(part, scores)
-            else:
-                part.scores = iter(scores)
+            part.scores = scores
         if self._open:
             return False
         for parts in self._sentences:
@@ -186,7 +181,7 @@ class Line:
                 part.taken.append((hypothesis, Text(text), undone))
         return [part] if part.taken else self._smaller(part, refused[0])
 
-    def _spell(self, part: _Part, scores: Sequence[float]) -> None:
+    def _spell(self, part: _Part, scores: Iterable[float]) -> None:
         """Chooses how the words of a part are spelled, which is decoded next."""
         assert self.guard is not None
         assert part.clause is not None

@@ -146,6 +146,7 @@ class Model:
         else:
             least, name = found.thresholds.edit or None, self.checkpoint.architecture  # 0: none is weighed
             why = "" if architecture(name).autoregressive else f"a {name!r} gives a text no probability"
+            found = replace(found, can_score=False) if why else found
         if least is not None and why:
             raise UsageError(f"{named('min_edit_confidence', least)}, but {why}", fix="leave it out")
         return found
