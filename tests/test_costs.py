@@ -61,9 +61,9 @@ def test_the_table_is_whole(measured: dict[str, Any]) -> None:
 
 def test_each_instruction_set_has_each_type() -> None:
     found = {(each["isa"], each["type"]) for each in TABLE["measured"]}
-    for isa in ("avx512_bf16", "avx512", "avx2", "plain"):
+    for isa in ("avx512_amx", "avx512_bf16", "avx512", "avx2", "plain"):
         assert {(isa, type) for type in ("fp32", HALVES, "int8")} <= found
-    assert ("avx512_bf16", "bf16") in found
+    assert {("avx512_amx", "bf16"), ("avx512_bf16", "bf16")} <= found
 
 
 def at(isa: str, type: str, **changes: int) -> PassCosts:

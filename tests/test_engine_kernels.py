@@ -26,6 +26,7 @@ from support.kernels import (
     attend,
     compile_library,
     int16_exponentials,
+    kernels_built,
     multiplies_bf16,
     needs_compiler,
     norm,
@@ -153,6 +154,32 @@ def test_int8_equals_its_twin_bit_for_bit(isa: str, k: int, m: int) -> None:
         for x in (normal(n, n, k), np.maximum(normal(n, n, k), -0.1), 3 + normal(n, n, k)):
             for each in (weights, weights.astype(np.float16).astype(np.float32)):
                 same_bits(apply(Layer.of(each, "int8", bias), x, isa=isa), int8_twin(x, each, bias))
+
+
+def check_any_number_of_tokens(k: int, m: int, isa: str, library: ctypes.CDLL | None = None) -> None:
+    """int8 layers of 1 to 70 and of 129 tokens have the twin's bits, with what is added to them too."""
+    weights, bias, x, residual = normal(1, m, k), normal(2, m), normal(3, 129, k), normal(4, 129, m)
+    layer, wanted = Layer.of(weights, "int8", bias), int8_twin(x, weights, bias)
+    for n in (*range(1, 71), 129):
+        same_bits(apply(layer, x[:n], isa=isa, library=library), wanted[:n])
+        found = apply(layer, x[:n], isa=isa, activation="relu", residual=residual[:n], library=library)
+        same_bits(found, np.maximum(wanted[:n], 0) + residual[:n])
+
+
+WIDTHS = [(5, 7), (64, 32), (63, 33), (130, 65), (384, 160)]  # k, m
+
+
+@pytest.mark.parametrize(("k", "m"), WIDTHS)
+def test_int8_equals_its_twin_for_any_number_of_tokens(isa: str, k: int, m: int) -> None:
+    check_any_number_of_tokens(k, m, isa)
+
+
+@pytest.mark.skipif("avx512_bf16" not in ISAS, reason="needs AVX-512 with bf16")
+@pytest.mark.parametrize(("k", "m"), WIDTHS)
+def test_tiles_written_in_plain_code_have_the_same_bits(k: int, m: int) -> None:
+    """On processors without AMX, too: Intel's pseudocode in place of its instructions."""
+    library = kernels_built(f'-DNARTK_TILES="{ROOT}/tests/support/tiles.inc"')
+    check_any_number_of_tokens(k, m, "avx512_amx", library)
 
 
 def test_int8_rounds_halves_to_even(isa: str) -> None:

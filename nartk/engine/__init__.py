@@ -14,7 +14,8 @@ from pathlib import Path
 FORCED_ISA = "NARTK_ENGINE_ISA"  # environment: an instruction set by name, for tests
 LEFT_OUT = "NARTK_NO_ENGINE"  # environment: 1 leaves the engine out
 TYPES = ("fp32", "bf16", "int8")
-INSTRUCTION_SETS = ("avx512_bf16", "avx512", "avx2", "neon", "plain")  # that it knows, the fastest first
+# That it knows, the fastest first.
+INSTRUCTION_SETS = ("avx512_amx", "avx512_bf16", "avx512", "avx2", "neon", "plain")
 
 
 def _lack(here: Path) -> str:

@@ -17,7 +17,7 @@ if os.environ.get(LEFT_OUT) == "1":
 from nartk.engine import _native
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("avx512_bf16", "avx512", "avx2", "neon", "plain")
+NAMES = ("avx512_amx", "avx512_bf16", "avx512", "avx2", "neon", "plain")
 
 
 def _runs(isa: str) -> bool:

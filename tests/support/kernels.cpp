@@ -11,9 +11,10 @@ using namespace nartk;
 
 EXPORT bool multiplies_bf16(const char* isa) { return kernels_for(isa)->bf16; }
 
-// y [n,outputs] of x [n,inputs] and packed weights; halves: fp32 weights that lie as fp16.
+// y [n,outputs] of x [n,inputs] and packed weights; halves: fp32 weights that lie as fp16; residual: y is added.
 EXPORT void apply(const char* isa, int type, bool halves, const void* weights, const float* bias,
-                  const float* of_outputs, int outputs, int inputs, const float* x, int n, int activation, float* y) {
+                  const float* of_outputs, int outputs, int inputs, const float* x, int n, int activation, bool residual,
+                  float* y) {
     const Kernels& kernels = *kernels_for(isa);
     const Rounding rounding;
     Packed packed(weights, bias, of_outputs, outputs, inputs, (Type)type);
@@ -23,12 +24,13 @@ EXPORT void apply(const char* isa, int type, bool halves, const void* weights, c
     std::vector<uint8_t> quantised((size_t)n * stride * 2 + 64);
     std::vector<Grid> grids(n + 1);
     std::vector<float> rows((size_t)n * wide + LANES);
+    for (int i = 0; residual && i < n; i++) std::copy_n(y + (size_t)i * outputs, outputs, rows.data() + (size_t)i * wide);
     const void* read = x;
     if (w.type == Type::bf16) kernels.to_bf16(x, n, inputs, inputs, (uint16_t*)quantised.data(), stride);
     if (w.type == Type::int8) kernels.to_int8(x, n, inputs, inputs, quantised.data(), stride, grids.data());
     if (w.type != Type::fp32) read = quantised.data();
     kernels.linear(w, read, grids.data(), n, stride, rows.data(), wide, 0, w.panels(),
-                   {(Activation)activation, false});
+                   {(Activation)activation, residual});
     for (int i = 0; i < n; i++) std::copy_n(rows.data() + (size_t)i * wide, outputs, y + (size_t)i * outputs);
 }
 

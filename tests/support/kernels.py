@@ -41,11 +41,12 @@ def compile_library(library: Path, sources: Sequence[Path], flags: Sequence[str]
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
-    """The kernels, compiled with the flags of setup.py when a test first needs them, and kept in build/."""
+def kernels_built(*more: str) -> ctypes.CDLL:
+    """The kernels, compiled with the flags of setup.py and more when first needed, and kept in build/."""
     statements = ast.parse((ROOT / "setup.py").read_text(encoding="utf-8")).body
     named = {ast.unparse(each.targets[0]): each.value for each in statements if isinstance(each, ast.Assign)}
     flags = ast.literal_eval(named["COMPILE"]) + shlex.split(os.environ.get("NARTK_ENGINE_FLAGS", ""))
+    flags += more
     files = [ROOT / "tests" / "support" / "kernels.cpp", *sorted(CSRC.glob("kernels_*.cpp"))]
     files += [CSRC / f"{name}.cpp" for name in ("isa", "weights", "cells", "threads")]
     digest = hashlib.sha256(repr(flags).encode())
@@ -62,11 +63,19 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _call(name: str, isa: str, *arguments: np.ndarray | float | None, returns: type | None = None) -> Any:
-    """Calls a kernel of an instruction set that runs here with arrays as pointers and numbers of C."""
+def _call(
+    name: str,
+    isa: str,
+    *arguments: np.ndarray | float | None,
+    returns: type | None = None,
+    library: ctypes.CDLL | None = None,
+) -> Any:
+    """Calls a kernel of an instruction set that runs here, or in that library, with arrays as pointers."""
     kinds = {bool: ctypes.c_bool, int: ctypes.c_int, float: ctypes.c_float, type(None): ctypes.c_void_p}
-    assert _native.isa(isa) == isa
-    function = _library()[name]
+    if library is None:
+        assert _native.isa(isa) == isa
+        library = kernels_built()
+    function = library[name]
     function.restype = returns
     arrays = [np.ascontiguousarray(each) if isinstance(each, np.ndarray) else each for each in arguments]
     assert not any(isinstance(each, np.ndarray) and each.dtype == np.float64 for each in arrays)
@@ -95,18 +104,28 @@ class Layer:
         return cls(_native.Linear.pack(weights, bias, type), type, bias)
 
 
-def apply(layer: Layer, x: Array, *, isa: str, activation: str | None = None) -> Array:
-    """A linear layer over x [n,k] -> [n,m]."""
+def apply(
+    layer: Layer,
+    x: Array,
+    *,
+    isa: str,
+    activation: str | None = None,
+    residual: Array | None = None,
+    library: ctypes.CDLL | None = None,
+) -> Array:
+    """A linear layer over x [n,k] -> [n,m]; residual [n,m] is added."""
     packed, bias = layer.packed, layer.bias
     halves = (
         layer.type == "fp32" and packed.weights.nbytes == 2 * packed.inputs * -(-packed.outputs // 32) * 32
     )
     assert x.shape[1] == packed.inputs
     assert bias is None or len(bias) == packed.outputs
-    y = np.empty((len(x), packed.outputs), np.float32)
+    y = np.empty((len(x), packed.outputs), np.float32) if residual is None else residual.copy()
+    assert y.shape == (len(x), packed.outputs)
     layout = (TYPES.index(layer.type), halves, packed.weights, bias, packed.scales)
     sizes = (packed.outputs, packed.inputs)
-    _call("apply", isa, *layout, *sizes, x, len(x), ACTIVATIONS.index(activation), y)
+    epilogue = ACTIVATIONS.index(activation), residual is not None
+    _call("apply", isa, *layout, *sizes, x, len(x), *epilogue, y, library=library)
     return y
 
 

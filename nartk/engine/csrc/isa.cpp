@@ -7,10 +7,28 @@
 #if defined(NARTK_X86) && defined(__GNUC__)
 #include <cpuid.h>
 #endif
+#ifdef NARTK_AMX
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace nartk {
 
 namespace {
+
+#ifdef NARTK_AMX
+// Whether the processor has tiles and multiplies int8 in them, and Linux, from 5.16 on, lets this process use them.
+bool tiles() {
+#ifdef NARTK_TILES  // a file of the tests
+    return true;
+#endif
+    constexpr unsigned tile = 1u << 24, int8 = 1u << 25;  // of EDX
+    constexpr long request = 0x1023, state = 18;          // ARCH_REQ_XCOMP_PERM, XTILEDATA
+    unsigned a, b, c, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & tile && d & int8 &&
+           !syscall(SYS_arch_prctl, request, state);
+}
+#endif
 
 bool runs(const char* name) {
 #if defined(NARTK_X86) && defined(__GNUC__)
@@ -21,7 +39,11 @@ bool runs(const char* name) {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512vnni");
-    if (!std::strcmp(name, "avx512_bf16")) return avx512 && __builtin_cpu_supports("avx512bf16");
+    const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+#ifdef NARTK_AMX
+    if (!std::strcmp(name, "avx512_amx")) return bf16 && tiles();
+#endif
+    if (!std::strcmp(name, "avx512_bf16")) return bf16;
     if (!std::strcmp(name, "avx512")) return avx512;
     if (!std::strcmp(name, "avx2")) return avx2;
 #endif
@@ -32,6 +54,9 @@ bool runs(const char* name) {
 
 const Kernels* kernels_for(const char* name) {
     const Kernels* const all[] = {
+#ifdef NARTK_AMX
+        kernels_avx512_amx(),
+#endif
 #if defined(NARTK_X86)
         kernels_avx512_bf16(), kernels_avx512(), kernels_avx2(),
 #elif defined(NARTK_ARM)
@@ -39,7 +64,7 @@ const Kernels* kernels_for(const char* name) {
 #endif
         kernels_plain()};
     for (const Kernels* found : all)
-        if (runs(found->name) && (!*name || !std::strcmp(name, found->name))) return found;
+        if ((!*name || !std::strcmp(name, found->name)) && runs(found->name)) return found;
     return nullptr;
 }
 

@@ -117,6 +117,7 @@ struct Kernels {
 };
 
 // Of those that this build has.
+const Kernels* kernels_avx512_amx();
 const Kernels* kernels_avx512_bf16();
 const Kernels* kernels_avx512();
 const Kernels* kernels_avx2();

@@ -32,6 +32,9 @@
 #if defined(__x86_64__) || defined(_M_X64)
 #define NARTK_X86 1
 #include <immintrin.h>
+#if defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define NARTK_AMX 1
+#endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
 #define NARTK_ARM 1
 #include <arm_neon.h>
