@@ -174,14 +174,6 @@ def test_int8_equals_its_twin_for_any_number_of_tokens(isa: str, k: int, m: int)
     check_any_number_of_tokens(k, m, isa)
 
 
-@pytest.mark.skipif("avx512_bf16" not in ISAS, reason="needs AVX-512 with bf16")
-@pytest.mark.parametrize(("k", "m"), WIDTHS)
-def test_tiles_written_in_plain_code_have_the_same_bits(k: int, m: int) -> None:
-    """On processors without AMX, too: Intel's pseudocode in place of its instructions."""
-    library = kernels_built(f'-DNARTK_TILES="{ROOT}/tests/support/tiles.inc"')
-    check_any_number_of_tokens(k, m, "avx512_amx", library)
-
-
 def test_int8_rounds_halves_to_even(isa: str) -> None:
     x = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, -127]], np.float32)
     found = apply(Layer.of(np.eye(8, dtype=np.float32) * 127, "int8"), x, isa=isa)
@@ -344,6 +336,44 @@ def to_bf16(x: Array) -> Array:
     """To the nearest number of 8 bits, of two the even one."""
     bits = x.view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype(np.uint32).view(np.float32)
+
+
+def tiles_twin(x: Array, weights: Array) -> Array:
+    """Sums of bf16 numbers [n,k] and [m,k], k a multiple of 32, in the order of AMX -> [n,m].
+
+    Of each 32 inputs those at even and at odd positions are summed apart, in order; then both are added.
+    A product of two bf16 numbers is an fp32 number. (Intel, Software Developer's Manual, volume 2: TDPBF16PS)
+    """
+    total = np.zeros((len(x), len(weights)), np.float32)
+    for first in range(0, x.shape[1], 32):
+        sums = np.zeros((2, *total.shape), np.float32)
+        for i in range(first, first + 32):
+            sums[i % 2] += x[:, i, None] * weights[:, i]
+        total += sums[0] + sums[1]
+    return total
+
+
+def check_tiles_of_bf16(k: int, m: int, library: ctypes.CDLL | None = None) -> None:
+    weights, bias, x, residual = normal(1, m, k), normal(2, m), normal(3, 129, k), normal(4, 129, m)
+    layer, wanted = Layer.of(weights, "bf16", bias), tiles_twin(to_bf16(x), to_bf16(weights)) + bias
+    for n in (*range(1, 71), 129):
+        found = apply(layer, x[:n], isa="avx512_amx", residual=residual[:n], library=library)
+        same_bits(found, wanted[:n] + residual[:n])
+
+
+@pytest.mark.skipif("avx512_amx" not in ISAS, reason="needs AMX")
+@pytest.mark.parametrize(("k", "m"), [(32, 16), (96, 65), (256, 160)])
+def test_bf16_in_tiles_is_summed_as_the_manual_says(k: int, m: int) -> None:
+    check_tiles_of_bf16(k, m)
+
+
+@pytest.mark.skipif("avx512_bf16" not in ISAS, reason="needs AVX-512 with bf16")
+@pytest.mark.parametrize(("k", "m"), WIDTHS)
+def test_tiles_written_in_plain_code_have_the_same_bits(k: int, m: int) -> None:
+    """On processors without AMX, too: Intel's pseudocode in place of its instructions."""
+    library = kernels_built(f'-DNARTK_TILES="{ROOT}/tests/support/tiles.inc"')
+    check_any_number_of_tokens(k, m, "avx512_amx", library)
+    check_tiles_of_bf16(k // 32 * 32 or 32, m, library)
 
 
 @pytest.mark.parametrize(("k", "m"), SIZES)

@@ -411,6 +411,22 @@ def test_sigkill_under_load(lines: dict[str, str]) -> None:
 # For long.
 
 
+def rate(seconds: np.ndarray, sizes: np.ndarray) -> float:
+    """Growth a second: the median over pairs of readings (Theil 1950, Sen 1968).
+
+    It tells what grows all the time, a leak, from an allocator that takes one more block of memory.
+    """
+    first, second = np.triu_indices(len(seconds), 1)
+    return float(np.median((sizes[second] - sizes[first]) / (seconds[second] - seconds[first])))
+
+
+def test_a_leak_is_told_from_one_more_block() -> None:
+    seconds = 10.0 * np.arange(120)
+    leak, block = 6 * 1024 * seconds / 3600, np.where(seconds > 1000, 2600, 0)  # KiB
+    assert 3600 * rate(seconds, leak // 132 * 132) > SLOPE  # in blocks of glibc's
+    assert 3600 * rate(seconds, block) == 0
+
+
 @slow
 def test_memory_is_flat(corrector: Model) -> None:
     """Good, malformed and late requests and clients that leave, for NARTK_SERVER_MINUTES; RSS each 10 s."""
@@ -452,7 +468,7 @@ def test_memory_is_flat(corrector: Model) -> None:
         assert held(client) == {"waiting_lines": 0, "cells": 0, "encoded_sources": 0}
     seconds, sizes = np.array(found).T
     later = slice(len(found) // 3, None)
-    slope = 3600 * np.polyfit(seconds[later], sizes[later], 1)[0]
+    slope = 3600 * rate(seconds[later], sizes[later])
     print(
         f"{sent} requests in {seconds[-1] / 60:.1f} minutes: RSS {sizes[0] / 1024:.0f} MiB first, "
         f"{sizes[-1] / 1024:.0f} last, {sizes.max() / 1024:.0f} most; {slope / 1024:+.1f} MiB an hour"

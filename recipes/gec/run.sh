@@ -111,16 +111,16 @@ fit() {
 # from where they end, each time with sentences in another order and a rate that falls to 0, and averaged; edits
 # count three times as much as what is copied.
 noise() {
-  fit noise --lr "$rate" --lr-scheduler fixed --warmup-updates "$warmup" --max-update $((updates * 60 / 100))
+  fit noise --lr "$rate" --lr-scheduler fixed --warmup-updates "$warmup" --max-update $((updates * 35 / 100))
 }
 
 edits() {
-  [ -z "$real" ] || fit edits --lr "$rate" --lr-scheduler fixed --max-update $((updates * 20 / 100)) \
+  [ -z "$real" ] || fit edits --lr "$rate" --lr-scheduler fixed --max-update $((updates * 35 / 100)) \
     --finetune-from-model "$work/noise/checkpoints/checkpoint_last.pt"
 }
 
 finish() {
-  local from=noise part=$((updates * 20 / 100 / ends)) end found=()
+  local from=noise part=$((updates * 30 / 100 / ends)) end found=()
   [ -z "$real" ] || from=edits
   for ((end = 1; end <= ends; end++)); do
     fit finish --lr "$rate" --lr-scheduler polynomial_decay --total-num-update $part --max-update $part \

@@ -17,15 +17,15 @@ namespace nartk {
 namespace {
 
 #ifdef NARTK_AMX
-// Whether the processor has tiles and multiplies int8 in them, and Linux, from 5.16 on, lets this process use them.
+// Whether the processor has tiles and multiplies in them, and Linux, from 5.16 on, lets this process use them.
 bool tiles() {
 #ifdef NARTK_TILES  // a file of the tests
     return true;
 #endif
-    constexpr unsigned tile = 1u << 24, int8 = 1u << 25;  // of EDX
+    constexpr unsigned needed = 1u << 22 | 1u << 24 | 1u << 25;  // of EDX: bf16, tiles, int8
     constexpr long request = 0x1023, state = 18;          // ARCH_REQ_XCOMP_PERM, XTILEDATA
     unsigned a, b, c, d = 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & tile && d & int8 &&
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & needed) == needed &&
            !syscall(SYS_arch_prctl, request, state);
 }
 #endif
