@@ -23,7 +23,7 @@ bool tiles() {
     return true;
 #endif
     constexpr unsigned needed = 1u << 22 | 1u << 24 | 1u << 25;  // of EDX: bf16, tiles, int8
-    constexpr long request = 0x1023, state = 18;          // ARCH_REQ_XCOMP_PERM, XTILEDATA
+    constexpr long request = 0x1023, state = 18;                 // ARCH_REQ_XCOMP_PERM, XTILEDATA
     unsigned a, b, c, d = 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & needed) == needed &&
            !syscall(SYS_arch_prctl, request, state);
