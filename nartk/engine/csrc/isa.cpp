@@ -28,6 +28,17 @@ bool tiles() {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & needed) == needed &&
            !syscall(SYS_arch_prctl, request, state);
 }
+
+// Here, since every processor makes it: the file of the kernels is compiled for those that have tiles.
+const Kernels* kernels_avx512_amx() {
+    static const Kernels table = [] {
+        Kernels made = *kernels_avx512_bf16();
+        made.name = "avx512_amx";
+        made.linear = linear_amx;
+        return made;
+    }();
+    return &table;
+}
 #endif
 
 bool runs(const char* name) {

@@ -116,8 +116,10 @@ struct Kernels {
     int (*best)(const float* x, int k, float* value);                // the first of the largest
 };
 
+// The linear layers of avx512_amx, whose other kernels are those of avx512_bf16.
+void linear_amx(const Linear& w, const void* x, const void* scales, int n, int stride, float* y, int ldy, int first,
+                int last, Epilogue epilogue);
 // Of those that this build has.
-const Kernels* kernels_avx512_amx();
 const Kernels* kernels_avx512_bf16();
 const Kernels* kernels_avx512();
 const Kernels* kernels_avx2();

@@ -3,8 +3,6 @@
 // tokens. Sums of whole numbers have one result, so int8's bits are those of AVX-512. In bf16 an instruction sums 16
 // products of inputs at even positions, 16 of odd ones, and adds both together to the tile: another order than
 // AVX-512's, so that one token is multiplied in tiles too. AVX-512 computes all else.
-#include <algorithm>
-
 #include "kernels.h"
 #include "portable.h"
 
@@ -143,10 +141,10 @@ void in_tiles(const Linear& w, const void* inputs, const void* of_tokens, int n,
         const char* weights = (const char*)w.weights + panel * behind;
         const int panels = !below && panel + 1 < last ? 2 : 1;
         for (int done = 0; done < n; done += size) {
-            const int begin = std::min(done, n - size);
+            const int begin = done + size <= n ? done : n - size;
             const auto write = [&](int v, int at, int tokens, int output) {
                 finish<Op>(w, sums.of[v], x + (size_t)at * stride, scales ? scales + at : nullptr, stride,
-                           std::max(done - at, 0), tokens, tiles, y + (size_t)at * ldy, ldy, output, epilogue);
+                           done > at ? done - at : 0, tokens, tiles, y + (size_t)at * ldy, ldy, output, epilogue);
             };
             const char* rows = (const char*)(x + (size_t)begin * stride);
             if (below)
@@ -161,23 +159,15 @@ void in_tiles(const Linear& w, const void* inputs, const void* of_tokens, int n,
     _tile_release();
 }
 
-void linear(const Linear& w, const void* x, const void* scales, int n, int stride, float* y, int ldy, int first,
-            int last, Epilogue epilogue) {
+}  // namespace
+
+void linear_amx(const Linear& w, const void* x, const void* scales, int n, int stride, float* y, int ldy, int first,
+                int last, Epilogue epilogue) {
     const bool tiled = w.type == Type::bf16 || (w.type == Type::int8 && n >= LEAST_TOKENS);
     const auto of = !tiled ? kernels_avx512_bf16()->linear : w.type == Type::bf16 ? in_tiles<Bf16> : in_tiles<Int8>;
     of(w, x, w.type == Type::bf16 ? nullptr : scales, n, stride, y, ldy, first, last, epilogue);
 }
 
-}  // namespace
-const Kernels* kernels_avx512_amx() {
-    static const Kernels table = [] {
-        Kernels made = *kernels_avx512_bf16();
-        made.name = "avx512_amx";
-        made.linear = linear;
-        return made;
-    }();
-    return &table;
-}
 }  // namespace nartk
 DISABLE_ISA
 #endif
