@@ -9,7 +9,11 @@ import ctypes
 import gc
 import itertools
 import math
+import os
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -577,6 +581,22 @@ def test_attention_to_a_prefix_is_the_same_in_any_memory(isa: str) -> None:
     wanted = attend(q, keys, values, 0.1, isa=isa)
     for _ in range(20):
         same_bits(attend(q.copy(), keys.copy(), values.copy(), 0.1, isa=isa), wanted)
+
+
+@pytest.mark.skipif(shutil.which("qemu-x86_64") is None, reason="needs qemu-x86_64 (Debian: qemu-user)")
+@pytest.mark.skipif("avx2" not in ISAS, reason="of x86-64")
+def test_a_processor_without_avx512_decodes() -> None:
+    """What is compiled for newer processors is not executed on an older one: Intel's of 2013, emulated."""
+    code = (
+        "import nartk, nartk.engine as engine\n"
+        "print(engine.instruction_sets(), nartk.load('gec-en', threads=1).decode('She go home.', 'iad').text)"
+    )
+    command = ["qemu-x86_64", "-cpu", "Haswell", os.path.realpath(sys.executable), "-c", code]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "['avx2', 'plain'] She went home.\n"
 
 
 # --- Known-bad kernels: what the tests of batch invariance are worth
