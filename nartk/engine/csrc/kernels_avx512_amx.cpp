@@ -106,15 +106,12 @@ void finish(const Linear& w, const int32_t (*sums)[TILE], const typename Op::In*
     const int groups = w.groups();
     const typename Op::Weight* weights =
         (const typename Op::Weight*)w.weights + ((size_t)(at / PANEL) * groups * PANEL + at % PANEL) * Op::GROUP;
-    const F16 bias = load(w.bias + at);
     for (int r = from; r < rows; r++) {
         typename Op::Sum s = as_sum(_mm512_load_si512(sums[r]), Op());
         for (int g = tiles * GROUPS; g < groups; g++)
             s = Op::step(s, Op::load_weight(weights + (size_t)g * PANEL * Op::GROUP),
                          x + (size_t)r * stride + (size_t)g * Op::GROUP);
-        const F16 made = activate(add(Op::finish(s, w, scales ? scales + r : nullptr, at), bias), epilogue.activation);
-        float* out = y + (size_t)r * ldy + at;
-        store(out, epilogue.residual ? add(load(out), made) : made);
+        leave(Op::finish(s, w, scales ? scales + r : nullptr, at), w.bias + at, epilogue, y + (size_t)r * ldy + at);
     }
 }
 
