@@ -168,6 +168,56 @@ def test_malformed_bodies_are_refused(client: Any, count: int) -> None:
     assert {200, 400, 422} <= statuses  # some changes are harmless, the others are named
 
 
+HALF = "\ud800"
+STRINGS: tuple[tuple[str, Any], ...] = (
+    ("/v1/decode", {**BEAM, "model": "gec-en", "prefixes": ["She"]}),
+    ("/v1/decode", {"lines": [LINE], "strategy": "beam", "options": {"constraints": "home"}}),
+    ("/v1/decode", {"lines": [LINE], "strategy": "verify", "options": {"drafter": "gec-en"}, "stream": True}),
+    ("/v1/decode", {"sounds": ["UklGRg=="], "model": "asr-digits"}),
+    ("/translate", {"q": [LINE], "source": "en", "target": "de", "format": "text", "api_key": "x"}),
+    ("/detect", {"q": LINE}),
+    ("/v2/check", {"annotation": [{"text": "She go."}, {"markup": "<b>", "interpretAs": "x"}]}),
+)
+
+
+def halved(given: Any) -> Iterator[Any]:
+    """The value with half a surrogate pair behind one of its strings, names of fields among them."""
+    if isinstance(given, str):
+        yield given + "\ud800"
+    elif isinstance(given, list):
+        yield from (
+            [*given[:i], new, *given[i + 1 :]] for i, each in enumerate(given) for new in halved(each)
+        )
+    elif isinstance(given, dict):
+        for name, each in given.items():
+            yield from ({**given, name: new} for new in halved(each))
+            yield {key + "\ud800" * (key == name): value for key, value in given.items()}
+
+
+@pytest.mark.usefixtures("unharmed")
+@pytest.mark.parametrize(("path", "body"), STRINGS)
+def test_half_a_surrogate_pair_is_no_fault_of_the_server(client: Any, path: str, body: Any) -> None:
+    for given in halved(body):
+        if path == "/v2/check":
+            answer = client.post(path, data={"language": "en", "data": json.dumps(given)})
+        else:
+            answer = client.post(path, content=json.dumps(given), headers={"Content-Type": JSON})
+        require_refused(answer)
+
+
+@pytest.mark.usefixtures("unharmed")
+@pytest.mark.parametrize("first", [b"", b'{"annotation":'])
+def test_json_of_any_depth_is_refused(client: Any, first: bytes) -> None:
+    deep = first + b"[" * 20_000
+    for path in ("/v1/decode", "/translate", "/detect"):
+        answer = client.post(path, content=deep, headers={"Content-Type": JSON})
+        assert answer.status_code in (400, 422)
+        require_refused(answer)
+    answer = client.post("/v2/check", data={"language": "en", "data": deep.decode()})
+    assert answer.status_code == 400
+    require_refused(answer)
+
+
 HTTP: tuple[bytes, ...] = (
     b"",
     b"\r\n\r\n",

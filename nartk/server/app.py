@@ -75,6 +75,7 @@ def _add_health(app: FastAPI, service: Service, metrics: Metrics) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     """The answer to a request that failed, in its dialect."""
     status, message, headers = described(error)
+    message = message.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair that it quotes
     for dialect in DIALECTS:
         if request.url.path in dialect.PATHS:
             answer: Response = dialect.refusal(status, message, headers)

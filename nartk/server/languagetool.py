@@ -111,7 +111,7 @@ def _text_of(asked: Checked) -> str:
     try:
         parts = json.loads(asked.data or "")["annotation"]
         return "".join(each["text"] if "text" in each else "\n" * len(each["markup"]) for each in parts)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise RefusedError(400, "Error: 'data' is no annotated text") from error
 
 
