@@ -168,7 +168,7 @@ def test_malformed_bodies_are_refused(client: Any, count: int) -> None:
     assert {200, 400, 422} <= statuses  # some changes are harmless, the others are named
 
 
-HALF = "\ud800"
+HALF = "\ud800"  # of a surrogate pair
 STRINGS: tuple[tuple[str, Any], ...] = (
     ("/v1/decode", {**BEAM, "model": "gec-en", "prefixes": ["She"]}),
     ("/v1/decode", {"lines": [LINE], "strategy": "beam", "options": {"constraints": "home"}}),
@@ -183,7 +183,7 @@ STRINGS: tuple[tuple[str, Any], ...] = (
 def halved(given: Any) -> Iterator[Any]:
     """The value with half a surrogate pair behind one of its strings, names of fields among them."""
     if isinstance(given, str):
-        yield given + "\ud800"
+        yield given + HALF
     elif isinstance(given, list):
         yield from (
             [*given[:i], new, *given[i + 1 :]] for i, each in enumerate(given) for new in halved(each)
@@ -191,7 +191,7 @@ def halved(given: Any) -> Iterator[Any]:
     elif isinstance(given, dict):
         for name, each in given.items():
             yield from ({**given, name: new} for new in halved(each))
-            yield {key + "\ud800" * (key == name): value for key, value in given.items()}
+            yield {key + HALF * (key == name): value for key, value in given.items()}
 
 
 @pytest.mark.usefixtures("unharmed")
