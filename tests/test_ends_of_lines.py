@@ -43,9 +43,9 @@ def test_a_prefix_keeps_its_space(strategy: str, model: nartk.Model) -> None:
 @pytest.mark.parametrize("pretokenized", [False, True])
 def test_ordinary_text_keeps_the_space_too(pretokenized: bool) -> None:
     shipped = nartk.load("gec-en", threads=1, pretokenized=pretokenized)
-    found = shipped.decode(["She go home ."] * 2, prefixes=["Sh", "Sh "])
-    assert found[1].text.startswith("Sh ")
-    assert not found[0].text.startswith("Sh ")  # without it, the word goes on
+    found = shipped.decode(["She goes home ."] * 2, prefixes=["S", "S "])
+    assert found[1].text.startswith("S ")
+    assert not found[0].text.startswith("S ")  # without it, the word goes on
     tokenization = shipped.checkpoint.tokenization
     given = ["Is it? ", "Is it?", " ", ""]
     assert [*map(tokenization.beginning, given)] == ["Is it ? ", "Is it ?", "", ""]
@@ -75,7 +75,7 @@ def test_a_prefix_that_cannot_be_written_is_its_lines_error(strategy: str) -> No
         0: (InputFormatError, "the prefix holds '🙂', which the model cannot write"),
         2: (InputFormatError, "the prefix holds 'Łódź', which the model cannot write"),
     }
-    assert run.best[1].text.startswith("She ")
+    assert run.best[1].text.startswith("She")
     assert run.best[3].error is None
 
 

@@ -127,12 +127,12 @@ def test_200_lines_give_ordinary_english() -> None:
         assert [char for char in output if char in beyond] == beyond
         if not apart.search(line):
             assert not apart.search(output), (line, output)
-    assert sum(output != line for line, output in zip(LINES, outputs, strict=True)) > 80
+    assert sum(output != line for line, output in zip(LINES, outputs, strict=True)) > 60
 
 
 @needs_engine
 def test_quotes_addresses_and_names_come_through() -> None:
-    found = shipped().decode([line for line, _ in BY_HAND], batch_size=8)
+    found = shipped(min_edit_confidence=0).decode([line for line, _ in BY_HAND], batch_size=8)
     assert [each.text for each in found] == [wanted for _, wanted in BY_HAND]
 
 

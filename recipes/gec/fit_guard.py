@@ -72,11 +72,13 @@ def sentences(m2: Sequence[Path], most: int, seed: int) -> Iterator[list[Pair]]:
         for text in line.split("\t")
         if 4 < len(text.split()) < 60 and text[:1].isupper()
     }
-    texts = [tokenize(text) for text in clean]
+    # Tatoeba's sentences are short: one edit is a large share of their words.
+    short = (line.split() for line in read_shipped("tatoeba.txt.xz"))
     noiser = Noiser(load_rates(DEFAULT_RATES), seed)
-    pairs = [(noiser.noise_line(annotate(text), i, 0), text) for i, text in enumerate(texts)]
-    rng.shuffle(pairs)
-    yield pairs[:most]
+    for texts in (map(tokenize, clean), short):
+        chosen = list(texts)
+        rng.shuffle(chosen)
+        yield [(noiser.noise_line(annotate(text), i, 0), text) for i, text in enumerate(chosen[:most])]
     for path in m2:
         with path.open(encoding="utf-8") as file:
             pairs = [
