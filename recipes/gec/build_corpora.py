@@ -1,8 +1,8 @@
 """Builds the text that ships in data/corpora from the public data sets it comes from.
 
 A maintainer runs this once; users need only its result. Each set keeps its licence: see
-data/corpora/LICENSES.md. The shipped files, on which gec-en was trained, differ in 39 lines from what this
-gives: the tokeniser then split a lone "...".
+data/corpora/LICENSES.md. The shipped files differ in 39 lines from what this gives: the tokeniser then
+split a lone "...".
 
     python recipes/gec/build_corpora.py --data FOLDER --text FOLDER --output data/corpora
 

@@ -3,13 +3,13 @@
     python recipes/gec/fit_guard.py MODEL [--m2 FILE ...] [--sentences 600] [--seed 1] [--edit 0]
 
 The words are those of the shipped text and of codespell's corrections, as they are usually written, without
-known misspellings. The thresholds are fitted on OneStopEnglish, noised as the training data are, and on the
-M2 files, if there are any: sentences as they are, two and three of them joined by "and", and two by nothing.
-An output is damaged that lacks more than a third of the source's words, or is further from the reference than
-the source is, by more than a fifth of the words and more than two; it costs as many edits. Any other one is
-worth the edits that it is nearer, and one more. Each threshold is set, one after the other until none moves,
-to where what lies beyond is worth least; one that is worth nothing, to where no sound output lies beyond. A
-single edit's least probability is given (`evaluate.py --confidence` compares some).
+known misspellings. The thresholds are fitted on OneStopEnglish and Tatoeba, noised as the training data are,
+and on the M2 files, if there are any: sentences as they are, two and three of them joined by "and", and two
+by nothing. An output is damaged that lacks more than a third of the source's words, or is further from the
+reference than the source is, by more than a fifth of the words and more than two; it costs as many edits. Any
+other one is worth the edits that it is nearer, and one more. Each threshold is set, one after the other until
+none moves, to where what lies beyond is worth least; one that is worth nothing, to where no sound output lies
+beyond. A single edit's least probability is given (`evaluate.py --confidence` compares some).
 """
 
 from __future__ import annotations

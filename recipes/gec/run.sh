@@ -16,7 +16,7 @@
 #                has noise alone
 #   --jfleg      a folder with JFLEG's dev.src and dev.ref0-3 (your own download: its licence forbids shipping);
 #                without it the synthetic validation pairs are decoded and scored
-#   --m2         corrected sentences on which the guard is fitted, beside those that ship (ErAConD's for gec-en)
+#   --m2         corrected sentences on which the guard is fitted, beside those that ship
 #   --frequencies  words and their counts, for a speller (fit_speller.py): SymSpell's English list; without it the
 #                guard has none
 # Needs the extras train and score (README.md, "Train").
