@@ -290,7 +290,15 @@ def test_lines_that_kill_workers_are_named(model: str, workers: str, monkeypatch
         found = nartk.load(model)
         return found, found.strategy("greedy", {})
 
+    class Late(LastFirst):
+        """So that the result before a death is lost with the worker."""
+
+        def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+            time.sleep(1)
+            return super().wait(references, timeout)
+
     run = started(model, load, workers=1)
+    run._ray = Late(run._ray)
     with pytest.raises(ClusterError, match=r"2 workers died with lines 6 to 7: .*Fix: lower batch_size, or"):
         dict(run_in_order(run, [LineRequest(index, "she goes") for index in range(9)]))
 

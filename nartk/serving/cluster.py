@@ -299,10 +299,17 @@ class ClusterRun:
         return [worker for worker in self._workers if worker.name]
 
     def _hand_out(self) -> None:
-        """Gives blocks to the workers that have the fewest."""
+        """Gives blocks to the workers that have the fewest.
+
+        A block that a worker died with is decoded alone: a death may also lose what was decoded just before,
+        so that the wrong block is blamed, but not again and again.
+        """
         while self._waiting or self._returned:
-            worker = min(self._ready(), key=lambda each: len(each.blocks), default=None)
+            free = [each for each in self._ready() if not (each.blocks and each.blocks[0].tries)]
+            worker = min(free, key=lambda each: len(each.blocks), default=None)
             if worker is None or len(worker.blocks) >= IN_FLIGHT:
+                return
+            if worker.blocks and self._returned and self._returned[0].tries:
                 return
             block = self._returned.popleft() if self._returned else self._next()
             if block.requests:
