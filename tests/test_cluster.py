@@ -291,7 +291,7 @@ def test_lines_that_kill_workers_are_named(model: str, workers: str, monkeypatch
         return found, found.strategy("greedy", {})
 
     class Late(LastFirst):
-        """So that the result before a death is lost with the worker."""
+        """Late too, so that the result before a death is lost with the worker."""
 
         def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
             time.sleep(1)

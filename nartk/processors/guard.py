@@ -207,11 +207,12 @@ class Guard:
             return text, (), ()
         written = clause.restore(text.split())
         tokens, undone = self.mend(source, written, gains, clause.corrected)
-        # The thresholds are fitted on outputs whose edits were not weighed: of one that says a phrase again
-        # and again, what its probable edits leave would look sound.
-        unweighed = self.mend(source, written, (), clause.corrected)[0] if gains else tokens
-        reasons = self.reasons(source, unweighed, hypothesis.positional_scores) if tokens != source else []
+        reasons = []
         if tokens != source:
+            # The thresholds are fitted on outputs whose edits were not weighed: of one that says a phrase
+            # again and again, what its probable edits leave would look sound.
+            unweighed = self.mend(source, written, (), clause.corrected)[0] if gains else tokens
+            reasons = self.reasons(source, unweighed, hypothesis.positional_scores)
             reasons += [f"{found[0]!r} is code" for found in _CODE.finditer(" ".join(clause.read))]
         if not reasons:  # an output that drops much was better decoded in pieces
             tokens, dropping = self.with_words(source, tokens, clause.corrected)
