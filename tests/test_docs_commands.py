@@ -73,7 +73,8 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "python recipes/gec/((fit|measure)_guard|fit_speller|evaluate|spellers).py .*",
     ): CORPUS,
     ("recipes/gec/README.md", "python recipes/gec/(gather|real_pairs|fit_spelling|prepare).py .*"): CORPUS,
-    ("recipes/mt/README.md", "python recipes/mt/several.py .*"): TEACHER,
+    ("recipes/(gec|summarization)/README.md", "python recipes/several.py .*"): CORPUS,
+    ("recipes/mt/README.md", "python recipes/several.py .*"): TEACHER,
     ("recipes/mt/README.md", "nartk-(calibrate|decode) runs/mt-en-de/.*"): TEACHER,
     ("recipes/st/README.md", "python recipes/st/(mustc|spectrograms).py .*"): CORPUS,
 }

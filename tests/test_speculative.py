@@ -18,6 +18,7 @@ import pytest
 from support import engine_models, tiny
 from support.distributions import every_output, fit
 from support.engine_models import TYPES, alone, bits_of, on_engine, random_network
+from support.own_layers import LayersOfTable
 from support.pass_strategies import OneTooMany, RunnerUp
 from support.real_passes import RealPasses, engine_of
 from support.realtable import random_transformer
@@ -35,7 +36,7 @@ from support.scripted_passes import (
     random_table,
 )
 from support.small_drafters import shaken
-from support.small_passes import GARBAGE, UNREADABLE, Garbage, Near, drafting, random_small
+from support.small_passes import GARBAGE, UNREADABLE, Garbage, Light, Near, drafting, random_small
 from support.transformers_small import random_requests, vocabulary
 
 from nartk.bench.runner import EngineRuns
@@ -333,7 +334,13 @@ class Toy:
     options: dict[str, Any]
 
 
-def toy(seed: int) -> Toy:
+DRAFTERS: dict[str, Callable[[random.Random, RealPasses], Any]] = {
+    "a light one": lambda rng, table: random_small(rng, table, Light),
+    "own layers": lambda rng, table: LayersOfTable(rng.getrandbits(60)),
+}
+
+
+def toy(seed: int, kind: str = "a small model") -> Toy:
     """Drafters are near the model or far from it; filters may leave them no word in common."""
     rng = random.Random(seed)
     words = rng.randint(5, 7)
@@ -341,6 +348,8 @@ def toy(seed: int) -> Toy:
     drafter: Any = RealPasses(words, seed=rng.getrandbits(60))
     if rng.random() < 0.5:
         drafter = Near(table, seed=rng.getrandbits(60), noise=rng.choice([0.0, 0.2, 0.5]))
+    if kind in DRAFTERS:
+        drafter = DRAFTERS[kind](rng, table)
     options: dict[str, Any] = {
         "temperature": rng.choice([0.7, 1.0, 1.0, 2.0]),
         "top_k": rng.choice([0, 0, 2, 4]),
@@ -372,17 +381,19 @@ def misfit(toy: Toy, count: int) -> tuple[float, float, float]:
     return fit(outputs, wanted), variation, usual
 
 
+@pytest.mark.parametrize("kind", ["a small model", *DRAFTERS])
 @pytest.mark.parametrize("seed", range(20))
-def test_p9_draws_have_the_models_distribution(seed: int) -> None:
-    chance, variation, usual = misfit(toy(seed), 4_000)
+def test_p9_draws_have_the_models_distribution(seed: int, kind: str) -> None:
+    chance, variation, usual = misfit(toy(seed, kind), 4_000)
     assert chance > CHANCE
     assert variation <= 2 * usual
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["a small model", *DRAFTERS])
 @pytest.mark.parametrize("seed", range(20))
-def test_p9_at_full_size(seed: int) -> None:
-    chance, variation, _ = misfit(toy(100 + seed), 1_000_000)
+def test_p9_at_full_size(seed: int, kind: str) -> None:
+    chance, variation, _ = misfit(toy(100 + seed, kind), 1_000_000)
     assert chance > 0.001 / 20
     assert variation < 0.01
 
