@@ -17,12 +17,12 @@ from pathlib import Path
 
 from nartk.architectures import Architecture, architectures, imported
 from nartk.checkpoints.names import SHIPPED, model_folder
-from nartk.cli._strategy import DEFAULT, add_options
+from nartk.cli._strategy import add_options
 from nartk.cli.decode import main as decode
 from nartk.cli.trace import main as trace
 from nartk.data.audio.sounds import write_wav
 from nartk.protocols.prompts import Prompted
-from nartk.registry import DECODERS, protocols, strategies, strategy_class
+from nartk.registry import DECODERS, DEFAULT_STRATEGY, protocols, strategies, strategy_class
 
 sys.path.append(str(Path(__file__).parents[1] / "recipes" / "asr"))
 from corpora import RATE, numbers
@@ -97,7 +97,7 @@ def _write_architectures(folder: Path) -> None:
         columns = {
             "models": rows[name]["models"],
             "decoded by": ", ".join(decoding) or "none: it drafts for other models",
-            "default strategy": f"`{found.strategy or DEFAULT}`" if decoding else "none",
+            "default strategy": f"`{found.strategy or DEFAULT_STRATEGY}`" if decoding else "none",
             "what loads": rows[name]["what loads"],
             "trained by": trained,
             "measured in": rows[name]["measured in"],

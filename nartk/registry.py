@@ -291,6 +291,10 @@ def declared(options: Options, known: Iterable[str]) -> dict[str, object]:
     return found
 
 
+# Of commands and the server, with a model whose configuration names none: greedy search's output, sooner.
+DEFAULT_STRATEGY = "iad"
+
+
 def implied(options: Iterable[str], default: str) -> str:
     """The strategy that is meant where none is named.
 

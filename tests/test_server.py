@@ -160,7 +160,7 @@ def test_a_deadline_within_a_stream_is_an_event(corrector: Model) -> None:
 def test_prefixes_and_traces(client: Any, corrector: Model) -> None:
     body = {"lines": ["She go home."], "prefixes": ["He"], "trace": True}
     (output,) = client.post("/v1/decode", json=body).json()["outputs"]
-    (wanted,) = corrector.decode(["She go home."], prefixes=["He"], trace=True)
+    (wanted,) = corrector.decode(["She go home."], "iad", prefixes=["He"], trace=True)
     assert output["text"] == wanted.text
     assert wanted.trace is not None
     origins = [(each.origin, each.verifier_pass) for each in wanted.trace]
@@ -258,7 +258,7 @@ def test_the_strategies_of_a_model_are_those_that_decode_with_it(
                 assert model.decode(line, strategy).error is None
                 fitting.append(strategy)
         assert found[name]["strategies"] == fitting
-    assert [found["gec-en"][key] for key in ("strategy", "reference")] == ["greedy", "greedy"]
+    assert [found["gec-en"][key] for key in ("strategy", "reference")] == ["iad", "greedy"]
     assert [found["asr-digits"][key] for key in ("strategy", "reference")] == ["ctc-greedy", "ctc-greedy"]
 
 

@@ -17,16 +17,22 @@ from nartk.checkpoints.names import CONFIG, model_folder
 from nartk.cli._common import Parser, completes
 from nartk.errors import UsageError
 from nartk.files import Folder
-from nartk.registry import ALIASES, DECODERS, implied, options_of, strategies, strategy_class
+from nartk.registry import (
+    ALIASES,
+    DECODERS,
+    DEFAULT_STRATEGY,
+    implied,
+    options_of,
+    strategies,
+    strategy_class,
+)
 
 if TYPE_CHECKING:
     from nartk.decoders.strategy import Strategy
 
-DEFAULT = "iad"
-
 
 def parse(
-    parser: Parser, argv: Sequence[str], *, default: str = DEFAULT, by_model: bool = False
+    parser: Parser, argv: Sequence[str], *, default: str = DEFAULT_STRATEGY, by_model: bool = False
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parses a command line with ``--strategy NAME`` and that strategy's own flags.
 

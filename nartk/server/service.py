@@ -18,9 +18,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nartk.errors import NartkError, UnknownStrategyError, UsageError
-from nartk.registry import is_greedy, options_of, strategies
+from nartk.registry import DEFAULT_STRATEGY, implied, is_greedy, options_of, strategies
 from nartk.serving.session import Session, Ticket
-from nartk.serving.strategies import fitting
+from nartk.serving.strategies import fits, fitting
 
 if TYPE_CHECKING:
     from nartk.protocols.hypothesis import Hypothesis, Result
@@ -111,10 +111,11 @@ class Served:
             return "correct"
         return "translate" if self.languages else "generate"
 
-    @property
+    @cached_property
     def strategy(self) -> str:
-        """The strategy that it decodes with where a request names none."""
-        return str(self.model.checkpoint.generation.get("strategy", "greedy"))
+        """The strategy that it decodes with where a request names none, nor has options that imply one."""
+        default = DEFAULT_STRATEGY if fits(self.model, DEFAULT_STRATEGY) else "greedy"
+        return str(self.model.checkpoint.generation.get("strategy", default))
 
     @property
     def reference(self) -> str | None:
@@ -260,6 +261,7 @@ class Service:
         """
         self._admit(served, len(lines))
         options = self.options(strategy, options or {})
+        strategy = implied(options, served.strategy) if strategy is None else strategy
         found = Submitted()
         if self._mailbox is None:
             self._mailbox = Mailbox(asyncio.get_running_loop())

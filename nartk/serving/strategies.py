@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 def fitting(model: Model) -> list[str]:
     """Names of the strategies that decode with a model where no option is given; no other model is loaded."""
-    return [name for name in strategies() if _fits(model, name)]
+    return [name for name in strategies() if fits(model, name)]
 
 
-def _fits(model: Model, name: str) -> bool:
+def fits(model: Model, name: str) -> bool:
+    """Tells whether a strategy decodes with a model where no option is given; no other model is loaded."""
     try:
         made: Strategy = make_strategy(name, {})
         scorer = model.scorer_for(made)
