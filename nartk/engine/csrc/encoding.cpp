@@ -7,6 +7,10 @@
 
 namespace nartk {
 
+// Text of so many positions attends in products, as sound does, which takes longer below 32 to 64 of them. A source's
+// own length decides, so that no other one changes its sums.
+constexpr int MANY = 64;
+
 template <class Enter>
 Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stack& readers,
                                 const std::vector<int>& lengths, Enter enter, const Made& prompts) {
@@ -20,10 +24,13 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
         floats += layer.cross_kv ? 2 * (size_t)layer.width() : 0;
         halves &= !layer.cross_kv || layer.cross_kv->type == Type::int8;
     }
+    const auto are_many = [&](int positions) { return positions >= MANY && !stack.relative; };
     Made made;
     for (int begin = 0; begin < count;) {
         int end = begin, n = 0;  // sources that go together
-        while (end < count && (end == begin || n + lengths[end] <= CHUNK)) n += lengths[end++];
+        const bool many = are_many(lengths[begin]);
+        while (end < count && (end == begin || (n + lengths[end] <= CHUNK && are_many(lengths[end]) == many)))
+            n += lengths[end++];
         const Rows rows(lengths.data() + begin, end - begin);
         std::vector<int> positions(n);
         for (int i = 0; i < n; i++) positions[i] = i - rows.begin[i];
@@ -41,7 +48,12 @@ Engine::Made Engine::encode_all(Workspace& space, const Stack& stack, const Stac
             } else if (speech) {
                 speech_layer(space, layer, distances.get(), read, x, rows);
             } else {
-                attend_rows(space, layer, x, n, rows, relative);
+                if (many)
+                    sublayer(space, layer.self_norm, layer.norm_first, x, n, [&](const float* y) {
+                        attend_positions(space, layer, nullptr, y, step, rows, x, step, true);
+                    });
+                else
+                    attend_rows(space, layer, x, n, rows, relative);
                 feed_forward(space, layer.ffn, layer.norm_first, x, n);
             }
             if (interrupted) interrupted();
