@@ -418,16 +418,38 @@ def test_a_forced_instruction_set_is_taken(isa: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize("seed", range(12))
+def test_encoded_sources_of_any_length_are_near_those_of_torch(seed: int, type: str) -> None:
+    """Below 64 tokens and from there on, which are computed in two forms. The oracle is torch in fp64."""
+    rng = random.Random(seed)
+    config = random_config(rng, max_source_len=200, encoder_layers=rng.choice([1, 2]))
+    model = random_model(config, seed)
+    scorer, whole = engine_of(model, type), copy.deepcopy(model).double()
+    errors = []
+    for size in (40, 63, 64, 65, 96, 200):
+        source = [*(rng.randrange(FIRST_WORD, config.src_vocab) for _ in range(size - 1)), EOS]
+        with torch.inference_mode():
+            wanted = whole.encoder.read([source]).memory[0].numpy()
+        (found,) = scorer.encodings(scorer.encode([source]))
+        errors.append(float(np.abs(found - wanted).mean() / np.abs(wanted).mean()))
+    assert max(errors) < {"fp32": 1e-5, "bf16": 0.05, "int8": 0.1}[type]
+    assert max(errors[2:]) < 4 * max(errors[:2])
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+@pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_long_sources_and_passes_equal_short_ones(type: str, threads: int) -> None:
-    """More tokens than the engine computes at a time, of one source and of a pass."""
+def test_long_sources_and_passes_equal_short_ones(type: str, threads: int, positions: str) -> None:
+    """More tokens than the engine computes at a time, of one source and of a pass, and fewer than that."""
     rng = random.Random(7)
-    config = random_config(rng, max_source_len=400, max_target_len=400, encoder_layers=2, d_model=30)
+    config = random_config(
+        rng, max_source_len=400, max_target_len=400, encoder_layers=2, d_model=30, encoder_positions=positions
+    )
     model = random_model(config, 7)
     scorer, other = engine_of(model, type), engine_of(model, type, threads)
     sources = [
         [*(rng.randrange(FIRST_WORD, config.src_vocab) for _ in range(size - 1)), EOS]
-        for size in (129, 1, 400, 128, 60, 60, 60, 3)
+        for size in (129, 1, 400, 128, 60, 64, 60, 60, 63, 65, 3)
     ]
     together = other.encode(sources).tolist()
     for source, memory in zip(sources, together, strict=True):
